@@ -1,6 +1,5 @@
 """BERT computes what transformers' does on the same weights; padding of its vocabulary is inert; FLOPs are its products'."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +15,7 @@ from tpulm.models import bert
 from tpulm.nn.params import initialize, named_leaves, shapes
 from tpulm.nn.transformer import Execution
 from tpulm.objectives.losses import cross_entropy
+from tpulm.plan import costs, hlo
 
 EXECUTION = Execution(jnp.float32, "none", False)
 VOCAB_SIZE = 100
@@ -53,7 +53,7 @@ def test_padding_of_the_vocabulary_is_never_predicted_and_gets_no_gradient():
 
 @pytest.mark.parametrize("next_sentence", [False, True])
 def test_flops_are_those_of_the_products_in_the_program(next_sentence: bool):
-    """Counted in the jaxpr of a forward pass over one row, padding of the vocabulary included there."""
+    """Counted in the program of a forward pass over one row, padding of the vocabulary included there."""
     config, length, predictions = ModelConfig.model_validate(SIZES | {"num_layers": 3}), 8, 3
 
     def forward(params: bert.Bert, tokens: bert.EncoderInput) -> Any:
@@ -64,29 +64,10 @@ def test_flops_are_those_of_the_products_in_the_program(next_sentence: bool):
         return out
 
     abstract = shapes(bert.spec(config, vocab_size=128, next_sentence=next_sentence))
-    counted = product_flops(jax.make_jaxpr(forward)(abstract, some_tokens(1, length)).jaxpr)
+    compiled = jax.jit(forward).lower(abstract, some_tokens(1, length)).compile()
     of_row: dict[str, Any] = {"sequence_length": length, "predictions": predictions, "vocab_size": 128}
+    counted = costs.count(hlo.parse(compiled.as_text() or ""), devices=1).flops
     assert counted == bert.forward_flops(config, **of_row, next_sentence=next_sentence)
-
-
-def product_flops(jaxpr: Any) -> float:
-    total = 0.0
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            ((contracted, _), _) = equation.params["dimension_numbers"]
-            inner = np.prod([equation.invars[0].aval.shape[axis] for axis in contracted])
-            total += 2.0 * inner * np.prod(equation.outvars[0].aval.shape)
-        times = equation.params["length"] if equation.primitive.name == "scan" else 1
-        total += times * sum(product_flops(inner) for inner in inner_jaxprs(equation.params))
-    return total
-
-
-def inner_jaxprs(params: dict[str, Any]) -> Iterator[Any]:
-    for value in params.values():
-        if hasattr(value, "jaxpr"):
-            yield value.jaxpr
-        elif hasattr(value, "eqns"):
-            yield value
 
 
 # -- beside transformers ----------------------------------------------------------------------------------------------------
