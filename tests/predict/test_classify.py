@@ -1,15 +1,14 @@
-"""`tpulm.classify`: an answer for each text, in order, whatever the batch."""
+"""`tpulm.classify`: of a model or its folder, and of texts alone."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import tpulm
-from encoders import built, reviews
+from encoders import built
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import ConfigError, DataError
 
@@ -26,15 +25,6 @@ def model(folder: Path) -> LoadedModel:
     classifier.params = classifier.first_params(0)
     classifier.save_pretrained(folder / "clf")
     return tpulm.load_model(folder / "clf")
-
-
-def test_the_order_and_the_batch_do_not_matter(model: LoadedModel) -> None:
-    texts = [text for text, _ in reviews(40, seed=4)]
-    together = [one.score for one in tpulm.classify(model, texts)]
-    single = [tpulm.classify(model, text)[0].score for text in texts[:3]]
-    np.testing.assert_allclose(together[:3], single, atol=1e-6)
-    backwards = [one.score for one in tpulm.classify(model, texts[::-1])]
-    np.testing.assert_allclose(together, backwards[::-1], atol=1e-6)
 
 
 def test_the_folder_of_a_model_will_do(model: LoadedModel, folder: Path) -> None:
