@@ -1,4 +1,4 @@
-"""A Hugging Face Hub on this machine for models: what huggingface_hub asks when it makes a repository, uploads and downloads.
+"""A Hugging Face Hub on this machine for models: what huggingface_hub asks when it makes a repository and uploads.
 
 The requests are those of huggingface_hub 2.4 (its `_commit_api.py`, `lfs.py` and `hf_api.py`); large files go by git LFS.
 """
@@ -64,8 +64,7 @@ class ModelHub(LocalServer):
         elif path.startswith("/api/models/"):
             self._of_model(request, path.removeprefix("/api/models/"), body)
         else:
-            name, _, rest = path[1:].partition("/resolve/")
-            self._file(request, name, rest.partition("/")[2])
+            send(request, 404, b"", {"X-Error-Code": "EntryNotFound"})
 
     def _of_model(self, request: BaseHTTPRequestHandler, path: str, body: bytes) -> None:
         name, action = "/".join(path.split("/")[:2]), "/".join(path.split("/")[2:])
@@ -83,17 +82,6 @@ class ModelHub(LocalServer):
                     self.files[name][value["path"]] = content
             self.commits[name] = self.commits.get(name, 0) + 1
             send_json(request, {"success": True, "commitOid": self.commit(name), "commitUrl": f"{self.url}/{name}/commit/1"})
-        elif action.startswith("tree/"):
-            files = self.files[name].items()
-            send_json(request, [{"type": "file", "path": path, "oid": "0", "size": len(data)} for path, data in files])
         else:
             found = {"id": name, "sha": self.commit(name), "private": self.private[name], "tags": []}
             send_json(request, {**found, "siblings": [{"rfilename": path} for path in self.files[name]]})
-
-    def _file(self, request: BaseHTTPRequestHandler, name: str, path: str) -> None:
-        content = self.files.get(name, {}).get(path)
-        if content is None:
-            send(request, 404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": self.commit(name)})
-        else:
-            tag = f'"{hashlib.sha256(content).hexdigest()}"'
-            send(request, 200, content, {"ETag": tag, "X-Repo-Commit": self.commit(name)})
