@@ -29,13 +29,6 @@ def test_what_cannot_be_planned():
         assert done.stdout == "" and message in done.stderr
 
 
-@pytest.mark.slow
-@needs_libtpu
-def test_a_run_that_does_not_divide_over_the_slice():
-    done = invoke("plan", "bert-tiny", "--accelerator", "v3-8", "--set", "hardware.fsdp=3", code=2)
-    assert done.stdout == "" and "fsdp 3" in done.stderr
-
-
 def test_without_the_compiler_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     version = metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: version(name if name != "libtpu" else "no such package"))
