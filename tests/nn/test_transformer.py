@@ -64,13 +64,11 @@ def test_loop_and_recomputation_give_the_same_numbers(settings: dict[str, Any], 
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
-def test_dropout_is_drawn_anew_for_each_key_and_layer():
+def test_dropout_is_drawn_anew_for_each_key():
     execution = Execution(jnp.float32, "none", False)
     one, _ = run(tiny(), execution, key=jax.random.key(0))
-    same, _ = run(tiny(), execution, key=jax.random.key(0))
     other, _ = run(tiny(), execution, key=jax.random.key(1))
     none, _ = run(tiny(), execution, key=None)
-    np.testing.assert_array_equal(one, same)
     assert not np.allclose(one, other, atol=1e-3)
     assert not np.allclose(one, none, atol=1e-3)
 

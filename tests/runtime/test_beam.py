@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from toy_runs import WORDS
 from tpulm.config import RunConfig
 from tpulm.errors import ConfigError, DataError, Stopped
 from tpulm.pipeline import preparation
@@ -20,8 +21,6 @@ from tpulm.runtime import beam, interrupt
 
 pytestmark = pytest.mark.filterwarnings("default")  # Beam's own
 TWO_PROCESSES = ["--runner=FnApiRunner", "--direct_running_mode=multi_processing", "--direct_num_workers=2"]
-TEXT = "the cat sat on a mat and dogs ran far from old red barns while rain fell over green hills"
-WORDS = TEXT.split()
 
 
 def square(number: int) -> int:
