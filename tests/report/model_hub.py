@@ -40,8 +40,6 @@ class ModelHub(LocalServer):
                 return
             self.private[name], self.files[name] = asked.get("visibility") == "private" or bool(asked.get("private")), {}
             send_json(request, {"url": f"{self.url}/{name}", "id": name, "name": name})
-        elif path == "/api/whoami-v2":
-            send_json(request, {"name": "user", "type": "user"})
         elif path == "/api/validate-yaml":
             send_json(request, {"errors": [], "warnings": []})
         elif path.startswith("/lfs/"):
@@ -68,9 +66,7 @@ class ModelHub(LocalServer):
 
     def _of_model(self, request: BaseHTTPRequestHandler, path: str, body: bytes) -> None:
         name, action = "/".join(path.split("/")[:2]), "/".join(path.split("/")[2:])
-        if name not in self.files:
-            send(request, 404, b'{"error": "Repository not found"}', {"X-Error-Code": "RepoNotFound"})
-        elif action.startswith("preupload/"):
+        if action.startswith("preupload/"):
             paths = [one["path"] for one in json.loads(body)["files"]]
             modes = {path: "lfs" if path.endswith(".safetensors") else "regular" for path in paths}
             send_json(request, {"files": [{"path": path, "uploadMode": modes[path], "shouldIgnore": False} for path in paths]})
@@ -83,5 +79,4 @@ class ModelHub(LocalServer):
             self.commits[name] = self.commits.get(name, 0) + 1
             send_json(request, {"success": True, "commitOid": self.commit(name), "commitUrl": f"{self.url}/{name}/commit/1"})
         else:
-            found = {"id": name, "sha": self.commit(name), "private": self.private[name], "tags": []}
-            send_json(request, {**found, "siblings": [{"rfilename": path} for path in self.files[name]]})
+            send_json(request, {"id": name, "sha": self.commit(name), "private": self.private[name], "tags": []})
