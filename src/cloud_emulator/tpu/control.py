@@ -302,8 +302,9 @@ class Tpu:
         return self.status()
 
     def _act(self, call: Call, action: str) -> dict[str, Any]:
-        orders = {name for name, each in vars(Tpu).items() if getattr(each, "__annotations__", {}).get("return") == "None"}
-        if action.startswith("_") or action == "close" or action not in orders:
+        public = {name: each for name, each in vars(Tpu).items() if not name.startswith("_") and name != "close"}
+        orders = {name for name, each in public.items() if getattr(each, "__annotations__", {}).get("return") == "None"}
+        if action not in orders:
             raise storage_error(404, f"there is no '{action}' to do.{suggest(action, orders)}", "notFound")
         try:
             pydantic.validate_call(getattr(self, action))(**call.content())
