@@ -106,9 +106,9 @@ def test_pilots_end_once_too_few_can_learn(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr(pilots, "_check_text", lambda data: None)
     monkeypatch.setattr(pilots._Timing, "read", lambda *_: pilots._Timing(rungs, 1e9))
     monkeypatch.setattr(pilots, "_train", train)
-    with pytest.raises(ConfigError, match="3 of 7 pilots"):
+    with pytest.raises(ConfigError, match="4 of 7 pilots"):
         forecast(load("laptop-lm", ["corpus.sources=a"]), tmp_path, seconds=60)
-    assert [rung.steps for rung in trained] == [50, 100, 200]
+    assert [rung.steps for rung in trained] == [50, 100, 200, 400]
 
 
 def text(fingerprint: str) -> Any:

@@ -19,7 +19,7 @@ from tpulm.config import Phase, RunConfig, differences, list_recipes, load, phas
 from tpulm.config.schema import HardwareConfig, TrackConfig
 from tpulm.errors import ConfigError
 from tpulm.pipeline import PreparedData, Programs, Stages, prepare_data
-from tpulm.plan.scaling import LEAST_PILOTS, ScalingPoint, predict
+from tpulm.plan.scaling import ScalingPoint, predict
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import duration
 from tpulm.runtime.hosts import ALONE
@@ -41,6 +41,7 @@ _LEAST_ROWS = 8  # of a pilot's step, unless the run's has fewer
 _AT_ONCE = 4_096  # tokens of a step that is timed, and that a pilot computes at once, at most
 _LEAST_HELD_OUT, _LEAST_TEXT = 5_000, 100_000  # tokens
 _CHECKPOINT = {"keep_at_words": (), "average_last": None, "every_steps": None, "every_minutes": 1.0}
+_LEAST_PILOTS = 4  # that have left the plateau, and half of all
 _LEAST_GAIN = 0.5  # over the unigrams, of the best pilot's: one that has gained less has not left the plateau
 _LARGER = 4  # times the largest pilot's parameters: of recipes that are compared
 _WIDEST = 1.5  # of an interval that tells something: its upper end over its lower one
@@ -423,7 +424,7 @@ def _learned(outcomes: Sequence[PilotResult], *, of: int) -> list[PilotResult]:
     best = max(one.unigrams - one.loss for one in outcomes)
     learned = [one for one in outcomes if one.learned and one.unigrams - one.loss >= _LEAST_GAIN * best]
     few, largest = len(outcomes) - len(learned), _largest(outcomes)
-    if few > of - LEAST_PILOTS or (len(outcomes) == of and not largest.learned):
+    if few > of - max(_LEAST_PILOTS, (of + 1) // 2) or (len(outcomes) == of and not largest.learned):
         raise ConfigError(
             f"{few} of {of} pilots have learned little more than how frequent each token is (the largest so far has a loss of "
             f"{largest.loss:.2f}, and frequencies alone {largest.unigrams:.2f}): from them nothing can be predicted. Give "

@@ -27,12 +27,13 @@ _NOISE = 0.005  # of a loss, relative: what a seed changes
 _OTHER_SIZE = 2.0  # so many times more for each factor e in parameters beside the run's own: docs/experiments.md
 # Where the fit begins, for alpha, beta and gamma: alpha as in Hoffmann et al. 2022, section 3.3, the others nearer to what runs
 # of minutes show (docs/experiments.md). Then how far a few pilots may take log E, log N0, alpha, log D0, beta, gamma and log S;
-# N0 and D0 begin at the pilots' means, and S as a share of the shortest pilot, which it may not exceed.
+# N0 and D0 begin at the pilots' means, and S as a share of the shortest pilot, which it may not exceed, or of a quarter of the
+# longest of the widest if that is shorter: where short pilots have been left out, the plateau is no longer than before.
 _EXPONENTS = (0.34, 0.6, 0.2)
 _PLATEAU, _LONGEST_PLATEAU = 0.7, 0.9
 _SPREAD = (0.5, 4.0, 0.15, 4.0, 0.15, 0.2, 0.5)
+_FAR = 40.0  # that log N0 and log D0 may go: powers of them are no infinity
 _SAFETY = 2.0  # deviations to either side
-LEAST_PILOTS = 5
 _LEAST_TO_CHECK = 3  # pilots that a held-out one is predicted from
 
 
@@ -92,17 +93,17 @@ class Fit:
         noise = np.full(len(pilots), _NOISE)
         if any(one.parameters == parameters for one in pilots):
             noise *= 1 + _OTHER_SIZE * np.abs(sizes - math.log(parameters))
-        shortest = float(lengths.min())
-        begin = np.array([math.log(unigrams / 3), 0.0, _EXPONENTS[0], 0.0, *_EXPONENTS[1:], shortest + math.log(_PLATEAU)])
+        shortest, quarter = float(lengths.min()), float(lengths[sizes == sizes.max()].max()) - math.log(4)
+        plateau = min(shortest, quarter) + math.log(_PLATEAU)
+        begin = np.array([math.log(unigrams / 3), 0.0, _EXPONENTS[0], 0.0, *_EXPONENTS[1:], plateau])
 
         def residuals(x: np.ndarray) -> np.ndarray:
             law = self._law(x)
             predicted = np.log([law.loss(one.parameters, one.tokens) for one in pilots])
             return np.concatenate([(predicted - observed) / noise, (x - begin) / _SPREAD])
 
-        lowest = [-np.inf, -np.inf, 0.02, -np.inf, 0.02, -1.0, -np.inf]
-        longest = shortest + math.log(_LONGEST_PLATEAU)
-        highest = [math.log(unigrams * 0.95), np.inf, 2.0, np.inf, 4.0, 2.0, longest]
+        lowest = [-np.inf, -_FAR, 0.02, -_FAR, 0.02, -1.0, -np.inf]
+        highest = [math.log(unigrams * 0.95), _FAR, 2.0, _FAR, 4.0, 2.0, shortest + math.log(_LONGEST_PLATEAU)]
         self._x = least_squares(residuals, begin, bounds=(lowest, highest), loss="huber", f_scale=3.0).x
         slopes, misfit = _slopes(residuals, self._x), float(np.sum(residuals(self._x) ** 2)) / len(pilots)
         self._covariance = np.linalg.inv(slopes.T @ slopes) * max(1.0, misfit)
