@@ -123,6 +123,8 @@ class _Bars:
             self._bars.update(self._task, status=escaped(text))
 
     def note(self, message: str) -> None:
+        if self._bars.finished:  # a note on what comes next
+            self.finish()
         self._bars.console.print(f"[yellow]note:[/] {escape(message)}", justify="left")
 
     def finish(self) -> None:
