@@ -28,6 +28,22 @@ from waiting import until
 
 SETTINGS = ["--epochs=4", "--batch-size=16", "--learning-rate=5e-3", "--max-length=16", "--seeds=2", "--set=log_every_steps=1"]
 DEV, TEST = 61, 37  # examples: no multiples of anything
+# The second seed waits after each of its steps until there is a file, so that no machine is too busy to disturb it in time.
+HELD = """
+import runpy, sys, time
+from pathlib import Path
+from tpulm.train.metrics import MetricsLog
+
+write, released = MetricsLog.write, Path(sys.argv.pop(1))
+
+def held(self, *record):
+    write(self, *record)
+    while "seed-1" in str(self._path) and not released.exists():
+        time.sleep(0.05)
+
+MetricsLog.write = held
+runpy.run_module("tpulm", run_name="__main__", alter_sys=True)
+"""
 
 
 def test_the_slices_of_all_hosts_make_the_batch() -> None:
@@ -73,15 +89,16 @@ Start = Callable[..., Attempt]
 
 @pytest.fixture(scope="module")
 def start(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """A function (name, devices of each host, hosts) that begins a fine-tuning, or goes on with it."""
+    """A function (name, devices of each host, hosts, held until) that begins a fine-tuning, or goes on with it."""
     folder = tmp_path_factory.mktemp("several-hosts")
     noisy = [(text, "pos" if number % 10 == 0 else label) for number, (text, label) in enumerate(reviews(150))]
     files = {"train": noisy, "dev": noisy[:20] + reviews(DEV - 20, seed=2), "test": reviews(TEST, seed=3)}
     given = [f"--{name}={write_tsv(folder / f'{name}.tsv', examples)}" for name, examples in files.items()]
     begun: list[subprocess.Popen[str]] = []
 
-    def start(name: str, devices: int, hosts: int = 1) -> Attempt:
-        command = [sys.executable, "-m", "tpulm", "finetune", str(encoder), *given, "--text-column=document", *SETTINGS]
+    def start(name: str, devices: int, hosts: int = 1, *, held: Path | None = None) -> Attempt:
+        program = ["-m", "tpulm"] if held is None else ["-c", HELD, str(held)]
+        command = [sys.executable, *program, "finetune", str(encoder), *given, "--text-column=document", *SETTINGS]
         command.append(f"--output={folder / name}")
         several = [f"--coordinator=127.0.0.1:{free_port_pair()}", f"--num-hosts={hosts}"]
         pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -124,15 +141,18 @@ def test_one_device_and_two_hosts_give_one_result(start: Start, two_hosts: Attem
 
 
 @pytest.mark.slow
-def test_hosts_that_are_stopped_and_killed_end_as_if_nothing_had_happened(start: Start, two_hosts: Attempt) -> None:
+def test_hosts_that_are_stopped_and_killed_end_as_if_nothing_had_happened(
+    start: Start, two_hosts: Attempt, tmp_path: Path
+) -> None:
     """The stop comes to the second host, in the second seed: steps begin to count again with each."""
     name, metrics = "disturbed", "finetuning/seed-1/metrics/*.jsonl"
-    stopped = start(name, 2, 2)
+    stopped = start(name, 2, 2, held=tmp_path / "stopped")
     until(lambda: list(stopped.output.glob(metrics)), lambda: stopped.hosts, seconds=200)
     stopped.hosts[1].send_signal(signal.SIGTERM)
+    (tmp_path / "stopped").touch()
     assert all("after saving step" in said for said in stopped.end(75, 75))
 
-    killed = start(name, 2, 2)
+    killed = start(name, 2, 2, held=tmp_path / "never")
     until(lambda: len(list(killed.output.glob(metrics))) > 1, lambda: killed.hosts, seconds=200)
     for host in killed.hosts:
         host.kill()
