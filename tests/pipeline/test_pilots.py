@@ -70,6 +70,7 @@ def test_where_pilots_cannot_tell(tmp_path: Path):
 STEEP = {(610_624, 0.301): 7.106, (610_624, 0.441): 6.914, (610_624, 0.722): 6.527, (610_624, 1.205): 5.980}
 STEEP |= {(610_624, 2.008): 5.399, (586_048, 0.722): 6.713, (586_048, 2.008): 5.531}
 FLAT = {(1_328_256, 0.189): 4.159, (1_328_256, 0.319): 3.901, (1_328_256, 0.512): 3.706}
+FLAT |= {(1_328_256, 0.047): 5.102}  # made up: on the plateau
 FLAT |= {(362_816, 0.319): 4.099, (362_816, 0.512): 3.901, (362_816, 0.819): 3.743, (362_816, 1.28): 3.616}
 
 
@@ -88,6 +89,7 @@ def test_steep_pilots_alone_tell_nothing_and_others_are_told(monkeypatch: pytest
     told = invoke("plan", "laptop-lm", "--set", "corpus.sources=a", "--pilot", "1m", "--workdir", tmp_path, code=0).stdout
     for loss in (made.loss, *(loss for _, loss in made.alternatives)):
         assert f"{loss:.3f}" in told and f" {loss * 5.0 / 3.706:.3f}" in told  # the largest pilot has 5 bits a character
+    assert told.count("left out") == 1
     with pytest.raises(ConfigError, match="4 of 7 pilots"):
         predict(STEEP, 7.392)
     monkeypatch.setattr(pilots, "_LEAST_GAIN", 0.0)

@@ -96,10 +96,18 @@ def _forecast(config: RunConfig, workdir: PurePath, seconds: float) -> None:
     with drawn_progress() as progress, interrupt.handled():
         result = forecast(config, workdir, seconds=seconds, progress=progress)
     rows = [
-        (f"{one.tokens / 1e6:,.2f}M", amount(one.parameters), f"{one.loss:.3f}", f"{one.bits_per_character:.3f}")
+        (
+            f"{one.tokens / 1e6:,.2f}M",
+            amount(one.parameters),
+            f"{one.loss:.3f}",
+            f"{one.bits_per_character:.3f}",
+            "" if one.learned else "left out",
+        )
         for one in sorted(result.pilots, key=lambda one: one.parameters * one.tokens)
     ]
-    print_table("Pilots", rows, header=("tokens", "parameters", "held-out loss", "bits a character"))
+    print_table("Pilots", rows, header=("tokens", "parameters", "held-out loss", "bits a character", ""))
+    if not all(one.learned for one in result.pilots):
+        show("Left out: pilots that have gained less than half of what the best has, over frequencies alone.", fold=True)
     low, high = result.low * result.bits_per_loss, result.high * result.bits_per_loss
     print_table(
         f"\nForecast for {config.name}",

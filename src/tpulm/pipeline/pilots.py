@@ -67,7 +67,7 @@ class PilotResult(NamedTuple):
     tokens: float
     loss: float  # nats
     unigrams: float  # nats
-    learned: bool  # more than how frequent each token is
+    learned: bool  # more than how frequent each token is; of a forecast, whether it counts
     bits_per_character: float
 
 
@@ -467,7 +467,7 @@ def _predicted(config: RunConfig, data: PreparedData, outcomes: Sequence[PilotRe
         high=float(prediction.high),
         bits_per_loss=largest.bits_per_character / largest.loss,
         seconds=run.flops / timing.flops_per_second,
-        pilots=tuple(outcomes),
+        pilots=tuple(one._replace(learned=one in learned) for one in outcomes),
         alternatives=tuple((name, float(loss)) for name, loss in alternatives.items()),
         law={name: float(value) for name, value in vars(law).items()},
     )
