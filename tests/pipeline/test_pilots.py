@@ -19,7 +19,9 @@ from tpulm.pipeline import pilots
 from tpulm.pipeline.pilots import PilotResult, Rung, forecast, in_small
 from tpulm.progress import SILENT
 from tpulm.report import run as report, write
+from tpulm.report.history import History
 from tpulm.special_tokens import SpecialTokens
+from tpulm.train.metrics import MetricsRecord
 
 RUN = """
 extends = "laptop-lm"
@@ -202,16 +204,29 @@ def test_a_run_for_more_devices_than_there_are_has_a_size():
     assert pilots._size(run, data).tokens == run.train.steps * run.train.batch_size * run.data.sequence_length
 
 
-def test_a_report_shows_the_outcome_beside_the_forecast(tmp_path: Path):
+def test_a_report_shows_the_outcome_beside_the_forecast():
     run = load("bert-mini")
     scores = {"loss": 5.5, "mlm_loss": 4.5, "step": run.train.steps}  # with next-sentence prediction
-    made = {"settings": run.model_dump(mode="json"), "loss": 4.4, "low": 4.0, "high": 5.0}
-    storage.write_json(storage.make_folder(tmp_path / "pilots") / "forecast.json", made)
-    [[_, before]] = report._forecast(run, tmp_path, None)
-    [[_, after]] = report._forecast(run, tmp_path, cast("Any", SimpleNamespace(scores=scores)))
+    made: dict[str, Any] = {"loss": 4.4, "low": 4.0, "high": 5.0}
+    [[_, before]] = report._forecast_rows(run, made, None)
+    [[_, after]] = report._forecast_rows(run, made, cast("Any", SimpleNamespace(scores=scores)))
     assert after == f"{before}; it is 4.500"
-    [[_, meanwhile]] = report._forecast(run, tmp_path, cast("Any", SimpleNamespace(scores={**scores, "step": 10})))
+    [[_, meanwhile]] = report._forecast_rows(run, made, cast("Any", SimpleNamespace(scores={**scores, "step": 10})))
     assert meanwhile == before
+    history = History((), MetricsRecord("evaluation", run.train.steps, scores))
+    assert report._forecast_chart(run, made, history) is None
+    made |= {"tokens": 1e6, "parameters": 9, "curve": [(1e5, 6.0), (1e6, 4.4)]}
+    made["pilots"] = [{"tokens": 1e5, "loss": 6.1, "parameters": size, "learned": size > 4} for size in (9, 5, 4)]
+    drawn = report._forecast_chart(run, made, history)
+    assert drawn is not None
+    tenth, end = run.train.steps / 10, run.train.steps
+    assert drawn.views["steps"].lines == {
+        "forecast": [(tenth, 6.0), (end, 4.4)],
+        "interval": [(end, 4.0), (end, 5.0)],
+        "pilots of this model": [(tenth, 6.1)],
+        "narrower pilots": [(tenth, 6.1)],
+        "this run": [(end, 4.5)],
+    }
 
 
 @pytest.mark.slow  # compiles seven programs
@@ -233,4 +248,5 @@ def test_pilots_are_kept_and_their_forecast_is_in_the_report(tmp_path: Path, mon
     kept = {path.name: path.read_bytes() for path in (tmp_path / "w" / "pilots").glob("*.json")}
     assert json.loads(invoke(*command).stdout) == made  # nothing is trained again
     assert kept == {path.name: path.read_bytes() for path in (tmp_path / "w" / "pilots").glob("*.json")}
-    assert f"{made['loss']:.3f} nats" in storage.read_bytes(write(tmp_path / "w")).decode()
+    page = storage.read_bytes(write(tmp_path / "w")).decode()
+    assert f"{made['loss']:.3f} nats" in page and "pilots of this model" in page

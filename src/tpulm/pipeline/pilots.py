@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tpulm import storage
 from tpulm.config import Phase, RunConfig, differences, list_recipes, load, phases_of
 from tpulm.config.schema import HardwareConfig, TrackConfig
@@ -86,6 +88,7 @@ class Forecast:
     pilots: tuple[PilotResult, ...]
     alternatives: tuple[tuple[str, float], ...]  # what else one could do, and the loss to be expected
     law: dict[str, float]
+    curve: tuple[tuple[float, float], ...]  # (tokens, loss) of the run's model by the law
 
     @property
     def epochs(self) -> float:
@@ -470,6 +473,7 @@ def _predicted(config: RunConfig, data: PreparedData, outcomes: Sequence[PilotRe
         pilots=tuple(one._replace(learned=one in learned) for one in outcomes),
         alternatives=tuple((name, float(loss)) for name, loss in alternatives.items()),
         law={name: float(value) for name, value in vars(law).items()},
+        curve=tuple((float(at), law.loss(size, at)) for at in np.geomspace(min(one.tokens for one in learned), tokens, 50)),
     )
 
 

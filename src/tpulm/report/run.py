@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
+from typing import Any
 
 from tpulm import pages, storage
 from tpulm.cloud import status as cloud
@@ -68,6 +69,8 @@ def render(workdir: PurePath, data: RunData, *, with_samples: bool) -> str:
     job = versioned_job[0] if (versioned_job := Control(workdir).read()) else None
     speed = cloud.speed_of((one.step, one.values) for one in history.records if one.kind == "train")
     cost = None if job is None else cloud.cost_of(cloud.read_status(workdir, None, speed), workdir, now=now)
+    forecast = storage.read_json(workdir / FORECAST) if storage.exists(workdir / FORECAST) else {}
+    forecast = forecast if is_of(config, forecast.get("settings", {})) else {}  # by 'tpulm plan --pilot', of this very run
     headline, tone = _headline(config, workdir, history, step, done=(done := "export" in results))
     dtype = trained.get("compute_dtype")
     return pages.render(
@@ -78,8 +81,9 @@ def render(workdir: PurePath, data: RunData, *, with_samples: bool) -> str:
         tone=tone,
         under_way=not done and storage.holder(workdir) is not None,
         written=utc(now),
-        summary=[*_summary(config, history, facts, speed, cost), *_forecast(config, workdir, facts)],
+        summary=[*_summary(config, history, facts, speed, cost), *_forecast_rows(config, forecast, facts)],
         charts=_charts(config, history, job),
+        forecast=_forecast_chart(config, forecast, history),
         scores=score_rows(facts) if facts else [],
         scored_at=facts.scores.get("step") if facts else None,
         samples=results.get("samples", {}) if with_samples else {},
@@ -159,15 +163,32 @@ def _summary(
     return rows
 
 
-def _forecast(config: RunConfig, workdir: PurePath, facts: CardFacts | None) -> Rows:
-    """What the pilots of 'tpulm plan --pilot' said of this very run, and what became of it."""
-    forecast = storage.read_json(workdir / FORECAST) if storage.exists(workdir / FORECAST) else {}
-    if not is_of(config, forecast.get("settings", {})):
+def _forecast_rows(config: RunConfig, forecast: Mapping[str, Any], facts: CardFacts | None) -> Rows:
+    """What the pilots said of the run, and what became of it."""
+    if not forecast:
         return []
     said = f"{forecast['loss']:.3f} nats ({forecast['low']:.3f} to {forecast['high']:.3f})"
     scores = facts.scores if facts is not None else {}
     ended = scores.get("step") == config.train.steps
     return [("Token loss that pilots forecast", f"{said}; it is {token_loss(scores):.3f}" if ended else said)]
+
+
+def _forecast_chart(config: RunConfig, forecast: Mapping[str, Any], history: History) -> Chart | None:
+    """The run's model by the law of its pilots, the pilots that count, and the run itself; tokens as steps of the run."""
+    if "curve" not in forecast:
+        return None
+    counted = sorted((one["tokens"], one["loss"], one["parameters"]) for one in forecast["pilots"] if one["learned"])
+    of_tokens = {
+        "forecast": forecast["curve"],
+        "interval": [(forecast["tokens"], forecast[end]) for end in ("low", "high")],
+        "pilots of this model": [one[:2] for one in counted if one[2] == forecast["parameters"]],
+        "narrower pilots": [one[:2] for one in counted if one[2] != forecast["parameters"]],
+    }
+    steps = config.train.steps / forecast["tokens"]
+    lines = {label: tuple(Point(round(tokens * steps), loss) for tokens, loss in some) for label, some in of_tokens.items()}
+    lines["this run"] = history.curve("evaluation", "mlm_loss") or history.curve("evaluation", "loss")
+    note = "Nats a held-out token, of runs that end there. Before its end a run learns at a higher rate, and is above."
+    return chart("Forecast by pilots", {label: (points, {"steps": float}) for label, points in lines.items()}, note=note)
 
 
 def _charts(config: RunConfig, history: History, job: Job | None) -> list[Chart]:
