@@ -263,6 +263,18 @@ def test_the_end_of_a_log_is_written_again_if_that_failed(google: Google, progra
     assert [asked.body for asked in google.asked if "log-0.txt" in asked.path] == ["the last words"] * 2
 
 
+def test_an_attempt_that_counts_no_more_is_seen_though_its_log_cannot_be_written(
+    google: Google, program: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def fail() -> None:
+        raise program.Unreachable("no")
+
+    put_job(google, node={**JOB["node"], "attempt": 2})
+    agent = program.Agent()
+    monkeypatch.setattr(agent, "upload_log", fail)
+    assert not agent.poll("working")
+
+
 def test_a_secret_that_cannot_be_used(google: Google, program: Any, monkeypatch: pytest.MonkeyPatch):
     """It is the user's to mend, so that no other attempt is made."""
     put_job(google)

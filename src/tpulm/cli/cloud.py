@@ -59,7 +59,7 @@ def emulator(
     with interrupt.handled():
         try:
             server = Emulator(folder, port, project)
-            for name in set(bucket or []) - set(server.bucket_names()):
+            for name in sorted(set(bucket or []) - set(server.bucket_names())):
                 server.create_bucket(name)
             server.start()
         except EmulatorError as error:

@@ -36,7 +36,7 @@ _EXAMPLES = {  # an example value, and how else it can be given
 }
 
 
-NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0.0)]
 _CONTINENTS = {"US": "us-", "NAM": "us-", "EU": "europe-", "ASIA": "asia-"}  # locations of several regions begin so -> zones do
 
 

@@ -173,9 +173,8 @@ class _Line(NamedTuple):
 
 class _Sentence(NamedTuple):
     place: str
-    rows: list[
-        list[str]
-    ]  # the word, other columns, the tag; without multiword tokens and empty nodes, if the first column may be ids
+    # The word, other columns, the tag; without multiword tokens and empty nodes, if the first column may be ids.
+    rows: list[list[str]]
     every_row: list[list[str]]
 
 

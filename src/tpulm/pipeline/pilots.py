@@ -429,9 +429,9 @@ def _learned(outcomes: Sequence[PilotResult], *, of: int) -> list[PilotResult]:
     few, largest = len(outcomes) - len(learned), _largest(outcomes)
     if few > of - max(_LEAST_PILOTS, (of + 1) // 2) or (len(outcomes) == of and not largest.learned):
         raise ConfigError(
-            f"{few} of {of} pilots have learned little more than how frequent each token is (the largest so far has a loss of "
-            f"{largest.loss:.2f}, and frequencies alone {largest.unigrams:.2f}): from them nothing can be predicted. Give "
-            "--pilot more time"
+            f"{few} of {of} pilots have learned little more than how frequent each token is (the largest trained has a loss "
+            f"of {largest.loss:.2f}, and frequencies alone {largest.unigrams:.2f}): from them nothing can be predicted. "
+            "Give --pilot more time"
         )
     return learned
 

@@ -39,7 +39,7 @@ class PhasePlan:
     analysis: Analysis
     seconds: float  # of a step, estimated
     seconds_at_least: float
-    parts: dict[str, float]  # that add up to the estimate, by cause: "compute", "memory", "communication"
+    parts: dict[str, float]  # seconds of "compute", "memory" and "communication": the estimate is their sum, or the bound
     text_fraction: float  # fraction of row slots assumed to hold text
 
     @property

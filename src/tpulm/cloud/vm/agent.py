@@ -188,11 +188,12 @@ class Agent:
             self.ask_to_stop(self.notice)
         if self.valid_until and time.time() > self.valid_until:
             self.ask_to_stop("this VM's time is up")
+        counts = True
         with logged(*UNREADABLE):
             self.beat(state, patience=10)
+            counts = self.follow(self.job(patience=10))
             self.upload_log()
-            return self.follow(self.job(patience=10))
-        return True
+        return counts
 
     def poll_while_installing(self):
         """`poll`, during an installation, which may take long. Raises StopRequested if the attempt no longer counts."""
@@ -324,7 +325,7 @@ class Agent:
             return
         content = self.log_end().encode()
         self._logged = time.time(), self._logged[1]
-        self.bucket.put(self.folder + f"log-{self.worker}.txt", content, patience=30)
+        self.bucket.put(self.folder + f"log-{self.worker}.txt", content, patience=30 if last else 10)
         self._logged = time.time(), size  # only now: what could not be written is tried again
 
     def log_end(self):

@@ -100,7 +100,7 @@ class ByteStream:
         return self._raw() if self.compression is None else self._decompressed(self.compression)
 
     def exhaust(self) -> None:
-        """Hash the whole file, for readers that open it themselves."""
+        """Hash all that is to be read, which somebody else decodes."""
         for _ in self._raw():
             pass
 
