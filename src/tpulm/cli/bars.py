@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -105,39 +104,34 @@ def _bar(task: Task, width: int) -> Text:
 
 
 class _Bars:
-    """One bar at a time: that of work which is over stays above as a line. Several threads may report."""
+    """One bar at a time: that of work which is over stays above as a line."""
 
     def __init__(self, bars: Bars):
-        self._bars, self._lock = bars, threading.RLock()
+        self._bars = bars
         self._task: Any = None
 
     def start(self, description: str, total: float | None = None, unit: str = "") -> None:
-        with self._lock:
-            self.finish()
-            self._task = self._bars.add_task(escaped(description), total=total, unit=unit, status="")
+        self.finish()
+        self._task = self._bars.add_task(escaped(description), total=total, unit=unit, status="")
 
     def advance(self, amount: float) -> None:
-        with self._lock:
-            if self._task is not None:
-                self._bars.advance(self._task, amount)
+        if self._task is not None:
+            self._bars.advance(self._task, amount)
 
     def status(self, text: str) -> None:
-        with self._lock:
-            if self._task is not None:
-                self._bars.update(self._task, status=escaped(text))
+        if self._task is not None:
+            self._bars.update(self._task, status=escaped(text))
 
     def note(self, message: str) -> None:
-        with self._lock:
-            if self._bars.finished:  # a note on what comes next
-                self.finish()
+        if self._bars.finished:  # a note on what comes next
+            self.finish()
         self._bars.console.print(f"[yellow]note:[/] {escape(message)}", justify="left")
 
     def finish(self) -> None:
-        with self._lock:
-            if self._task is None:
-                return
-            task = self._bars.tasks[0]
-            task.finished_time = task.elapsed
-            self._bars.remove_task(self._task)
-            self._task, console = None, self._bars.console
-            console.print(task_line(task, console.width), no_wrap=True, justify="left")
+        if self._task is None:
+            return
+        task = self._bars.tasks[0]
+        task.finished_time = task.elapsed
+        self._bars.remove_task(self._task)
+        self._task, console = None, self._bars.console
+        console.print(task_line(task, console.width), no_wrap=True, justify="left")
