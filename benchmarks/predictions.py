@@ -65,8 +65,15 @@ SEVENTH = FIRST | {
     "train.steps": 30_000,
     "train.seed": 7,
 }
-SERIES = {"": FIRST, "-second": SECOND, "-third": THIRD, "-fourth": FOURTH, "-fifth": FIFTH, "-sixth": SIXTH}
-SERIES |= {"-seventh": SEVENTH}
+SERIES = {
+    "": FIRST,
+    "-second": SECOND,
+    "-third": THIRD,
+    "-fourth": FOURTH,
+    "-fifth": FIFTH,
+    "-sixth": SIXTH,
+    "-seventh": SEVENTH,
+}
 MINUTES, LONGEST = 30.0, 0.1  # of a case's pilots, at most (10 in the first three series), and the widest's share of the steps
 CASES = {
     f"{language}-{kind}{series}": (language, kind, settings)

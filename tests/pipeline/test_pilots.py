@@ -84,7 +84,8 @@ def test_steep_pilots_alone_tell_nothing_and_others_are_told(monkeypatch: pytest
 
     def predict(losses: dict[tuple[int, float], float], unigrams: float) -> pilots.Forecast:
         outcomes = [PilotResult("", size, 1e6 * tokens, loss, unigrams, True, 5.0) for (size, tokens), loss in losses.items()]
-        return pilots._predicted(load("laptop-lm"), data, outcomes, pilots._Timing((), 1e9))
+        learned = pilots._learned(outcomes, of=len(outcomes))
+        return pilots._predicted(load("laptop-lm"), data, outcomes, learned, pilots._Timing((), 1e9))
 
     made = predict(FLAT, 5.519)
     monkeypatch.setattr(pilots, "forecast", lambda *_, **__: made)

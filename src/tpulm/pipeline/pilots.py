@@ -116,11 +116,11 @@ def forecast(
         data = prepare_data(config, folder, progress=progress)
         _check_text(data)
         timing = _Timing.read(config, folder, data, seconds, longest, progress)
-        outcomes: list[PilotResult] = []
+        outcomes, learned = list[PilotResult](), list[PilotResult]()
         for rung in timing.rungs:
             outcomes.append(_train(config, folder, data, rung, timing, progress))
-            _learned(outcomes, of=len(timing.rungs))
-        result = _predicted(config, data, outcomes, timing)
+            learned = _learned(outcomes, of=len(timing.rungs))
+        result = _predicted(config, data, outcomes, learned, timing)
         values = {**result.values(), "settings": config.model_dump(mode="json")}
         storage.write_json(folder / FORECAST, values, sealed=True)
     return result
@@ -436,9 +436,10 @@ def _learned(outcomes: Sequence[PilotResult], *, of: int) -> list[PilotResult]:
     return learned
 
 
-def _predicted(config: RunConfig, data: PreparedData, outcomes: Sequence[PilotResult], timing: _Timing) -> Forecast:
-    largest, learned = _largest(outcomes), _learned(outcomes, of=len(outcomes))
-    run, text = _size(config, data), data.datasets[-1].train.counts.tokens
+def _predicted(
+    config: RunConfig, data: PreparedData, outcomes: Sequence[PilotResult], learned: Sequence[PilotResult], timing: _Timing
+) -> Forecast:
+    largest, run, text = _largest(outcomes), _size(config, data), data.datasets[-1].train.counts.tokens
     pilots = [ScalingPoint(one.parameters, one.tokens, one.loss) for one in learned]
     prediction = predict(pilots, (run.parameters, run.tokens), unigrams=largest.unigrams, text=text)
     if prediction.high > _WIDEST * prediction.low:

@@ -32,7 +32,7 @@ _OTHER_SIZE = 2.0  # so many times more for each factor e in parameters beside t
 _EXPONENTS = (0.34, 0.6, 0.2)
 _PLATEAU, _LONGEST_PLATEAU = 0.7, 0.9
 _SPREAD = (0.5, 4.0, 0.15, 4.0, 0.15, 0.2, 0.5)
-_FAR = 40.0  # that log N0 and log D0 may go: powers of them are no infinity
+_FAR = 40.0  # at most, of log N0 and log D0 from the means, so that no power of them overflows
 _SAFETY = 2.0  # deviations to either side
 _LEAST_TO_CHECK = 3  # pilots that a held-out one is predicted from
 
