@@ -20,10 +20,12 @@ for step in range(500):
     progress.advance(1)
     progress.status(f"loss {5 - step / 250:.1f}")
     time.sleep(0.008)
-progress.note("step [3] of <b>4</b> was skipped")
+    if step == 300:
+        progress.note("step [3] of <b>4</b> was skipped")
+progress.note("loss fell")
 progress.start("Exporting")
 """
-SHOWN = ["note: step [3] of <b>4</b> was skipped", "Training", "Exporting"]  # the beginnings of what stays
+SHOWN = ["note: step [3] of <b>4</b> was skipped", "Training", "note: loss fell", "Exporting"]  # the beginnings of what stays
 IN_THE_KERNEL = f"""
 import time
 from tpulm.notebook import shown

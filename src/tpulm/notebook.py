@@ -48,6 +48,8 @@ class NotebookProgress(PrintedProgress):
         super().start(description, total, unit)
 
     def note(self, message: str) -> None:
+        if self._total and self._completed >= self._total:  # a note on what comes next
+            self.finish()
         self._over.append(_Line("", None, f"note: {message}"))
         self._print_task()
 
