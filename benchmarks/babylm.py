@@ -1,19 +1,22 @@
 """What a recipe learns from ten million English words: the table of docs/learning.md, from nothing.
 
     python benchmarks/babylm.py --workdir W [--data shared/data] [--recipe babylm-10m …] [--seeds 0 1 2] [--steps N]
-    python benchmarks/babylm.py --workdir W --lever decay-0 … --seeds 0 1   # 540 steps of 2,048 tokens each
+    python benchmarks/babylm.py --workdir W --lever decay-0 … --seeds 0 1   # five or ten minutes each
 
 Trains each recipe with each seed on words8m.txt.xz, scores it on the parts of BLiMP and Zorro that are there, and writes
 W/babylm.md: held-out loss, bits a character, accuracy in percent (the mean of the paradigms), minutes of training, and
 the processor. Models are in W/RECIPE-SEED/export. What was stopped goes on.
 
-Levers differ in one setting. Their steps are equally many, not equally long: vocabularies of 4,000 and 16,000 take 0.7 and 1.5
-times the operations. Losses compare only within one vocabulary and one length of rows (not rows-of-64-then-128).
+Levers differ in one setting, those of a causal model (540 steps of 2,048 tokens) from as-it-is, those of a ModernBERT (1,500)
+from masked. Their steps are equally many, not equally long: vocabularies of 4,000 and 16,000 take 0.7 and 1.5 times the
+operations. Losses compare only within one vocabulary, one length of rows (not rows-of-64-then-128) and one share of masks at
+the end (not masked-30-then-15).
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import statistics
 import tarfile
 from pathlib import Path
@@ -24,20 +27,22 @@ from turns import processor
 
 import tpulm
 from tpulm.cli.terminal import drawn_progress
-from tpulm.config import load
+from tpulm.config import RunConfig, load
 from tpulm.convert.markdown import table
 from tpulm.predict.minimal_pairs import read_pairs, score_pairs
 from tpulm.train.metrics import read_attempts
+from tpulm.workfolder import begin
 
-PILOT: dict[str, Any] = {  # over laptop-lm
-    "tokenizer.lowercase": True,
-    "data.split_sentences": True,
+TEXT: dict[str, Any] = {"tokenizer.lowercase": True, "data.split_sentences": True}
+CAUSAL: dict[str, Any] = TEXT | {
     "data.sequence_length": 64,
     "train.batch_size": 32,
     "train.steps": 540,
     "train.evaluate_every_steps": 540,
 }
-LEVERS: dict[str, dict[str, Any]] = {  # over the pilot
+MASKED: dict[str, Any] = TEXT | {"train.steps": 1_500, "train.evaluate_every_steps": 1_500}
+NEXT_TOKENS: dict[str, Any] = {"objective": "clm"}
+CAUSAL_LEVERS: dict[str, dict[str, Any]] = {  # over laptop-lm
     "as-it-is": {},
     "decay-0": {"train.optimizer.weight_decay": 0.0},
     "decay-0.3": {"train.optimizer.weight_decay": 0.3},
@@ -50,6 +55,21 @@ LEVERS: dict[str, dict[str, Any]] = {  # over the pilot
     "vocabulary-4000": {"tokenizer.vocab_size": 4_000},
     "vocabulary-16000": {"tokenizer.vocab_size": 16_000},
 }
+MASKED_LEVERS: dict[str, dict[str, Any]] = {  # over laptop-modern
+    "masked": {},
+    "masked-30-then-15": {"phases": [{"share": 0.33} | NEXT_TOKENS, {"share": 0.33}, {"share": 0.34, "mask_fraction": 0.15}]},
+    "masked-alternating": {
+        "phases": [{"share": 0.11} | NEXT_TOKENS, {"share": 0.22}] * 2 + [{"share": 0.12} | NEXT_TOKENS, {"share": 0.22}]
+    },
+    "masked-constant-rate": {
+        "train.optimizer.schedule": "wsd",
+        "train.optimizer.decay_steps": 500,
+        "train.optimizer.decay_type": "1-sqrt",
+    },
+}
+LEVERS = {name: ("laptop-lm", CAUSAL | changes) for name, changes in CAUSAL_LEVERS.items()} | {
+    name: ("laptop-modern", MASKED | changes) for name, changes in MASKED_LEVERS.items()
+}
 SUITES = {"BLiMP": "en/blimp_dev.tar.gz", "Zorro": "en/zorro_dev.tar.gz"}
 
 
@@ -61,6 +81,15 @@ def unpacked(archive: Path, folder: Path) -> Path:
             stream.extractall(unfinished, filter="data")
         unfinished.rename(folder)
     return folder
+
+
+def copy_data(first: Path, workdir: Path, config: RunConfig) -> None:
+    unfinished = workdir.with_name(f"{workdir.name}-unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    begin(config, unfinished)
+    for part in ("corpus", "tokenizer", "dataset"):
+        shutil.copytree(first / part, unfinished / part)
+    unfinished.rename(workdir)
 
 
 def main() -> None:
@@ -77,16 +106,20 @@ def main() -> None:
         name: read_pairs(unpacked(options.data / path, options.workdir / name) / "**" / "*.*") for name, path in SUITES.items()
     }
     rows: list[list[str]] = []
+    prepared: dict[Any, Path] = {}  # by settings: the first folder with this data
     for recipe in options.lever or options.recipe:
         scores: list[list[float]] = []
-        extends, changes = ("laptop-lm", PILOT | LEVERS[recipe]) if options.lever else (recipe, {})
+        extends, changes = LEVERS[recipe] if options.lever else (recipe, {})
         for seed in options.seeds:
             settings = {"language": "en", "corpus.sources": text, "train.seed": seed} | changes
             if options.steps:
                 settings["train.steps"] = options.steps
-            workdir = options.workdir / f"{recipe}-{seed}"
+            workdir, config = options.workdir / f"{recipe}-{seed}", load(extends, settings)
+            first = prepared.setdefault((config.corpus, config.tokenizer, config.data), workdir)
+            if first.exists() and not workdir.exists():
+                copy_data(first, workdir, config)
             with drawn_progress() as progress:
-                summary = tpulm.run(load(extends, settings), workdir, progress=progress)
+                summary = tpulm.run(config, workdir, progress=progress)
                 model = tpulm.load_model(workdir)
                 accuracies = [100 * score_pairs(model, some, progress=progress).accuracy for some in pairs.values()]
             begun = [one for one in read_attempts(workdir) if one.start and one.records]
