@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import shutil
@@ -190,6 +191,11 @@ def test_files_of_pairs(tmp_path: Path):
         (pair,) = read_pairs(PurePath(tmp_path / name))
         assert (pair.paradigm.removeprefix("x-"), pair.category) == ("a", "x")
         assert pair.good in ("the film was good", "a", "the film", "the film .")
+
+
+def test_lines_of_a_compressed_file(tmp_path: Path):
+    (tmp_path / "x-a.txt.gz").write_bytes(gzip.compress(FILES["x-a.txt"].encode()))
+    assert read_pairs(PurePath(tmp_path)) == [("the film .", "film the .", "x-a", "x")]
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.txt"])

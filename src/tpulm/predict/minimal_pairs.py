@@ -109,7 +109,7 @@ def read_pairs(path: PurePath, encoding: str = "utf-8") -> list[MinimalPair]:
     there is no such file, DataError with the place.
     """
     paths = list(find_paths(str(path)))
-    texts = [one for one in paths if one.endswith(".txt")]
+    texts = [one for one in paths if suffixes(one)[0] == ".txt"]
     if texts and len(texts) < len(paths):
         other = next(one for one in paths if one not in texts)
         raise DataError(
@@ -138,7 +138,7 @@ def _names(paths: Sequence[str]) -> list[str]:
 
 def _read_lines(path: str, name: str, encoding: str) -> Iterator[MinimalPair]:
     faults = new_faults("stop", path, BENCH_WORDING)
-    chunks = read_lines(ByteStream(path, None, faults), find_codec(encoding), faults)
+    chunks = read_lines(ByteStream(path, suffixes(path)[1], faults), find_codec(encoding), faults)
     lines = [line for chunk in chunks for line in chunk.split()]
     if len(lines) % 2:
         raise DataError(f"{len(lines)} lines, which are no pairs of a bad sentence and its good one", location=path)
