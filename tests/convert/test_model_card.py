@@ -163,9 +163,11 @@ def test_what_it_was_trained_by_is_what_was_done():
 def test_a_detector_is_judged_beside_its_generator():
     scores = {"step": 1, "loss": 27.4, "accuracy": 0.1, "baseline_accuracy": 0.09, "unigram_entropy": 7.4}
     scores |= {"detection_accuracy": 0.87, "detection_auc": 0.54, "detection_recall": 0.0, "replaced_fraction": 0.13}
-    card = render(replace(BARE, config=load("electra-small"), half="discriminator", scores=scores))
+    pairs = {"BLiMP": {"accuracy": 0.6, "pairs": 67_000, "method": "pseudo-log-likelihood"}}
+    card = render(replace(BARE, config=load("electra-small"), half="discriminator", scores=scores, pairs=pairs))
     expected = {"detection AUC": "0.5400", "detection recall": "0.00%", "unigram cross-entropy": "7.4000"}
     assert dict(rows_of(card)).items() >= expected.items() and "13.00% of all were replaced" in card
+    assert "the generator's share of 67,000 pairs" in card
 
 
 def test_a_vocabulary_that_does_not_fit_is_told():

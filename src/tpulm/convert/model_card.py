@@ -315,7 +315,8 @@ def score_rows(facts: CardFacts) -> list[tuple[str, str, str]]:
         (
             f"minimal pairs of {plain(name)}",
             percent(score["accuracy"], 1),
-            f"share of {score['pairs']:,} pairs whose acceptable sentence is likelier ({score['method']}), mean over paradigms",
+            f"{of['whose']}share of {score['pairs']:,} pairs whose acceptable sentence is likelier ({score['method']}), "
+            "mean over paradigms",
         )
         for name, score in sorted(facts.pairs.items())
     ]
