@@ -85,7 +85,7 @@ def test_a_mean_of_checkpoints_that_there_will_not_be(corpus: Path, checkpoint: 
 
 @pytest.mark.slow
 def test_checkpoints_by_words_become_revisions(corpus: Path, states: dict[int, Any], tmp_path: Path) -> None:
-    wanted = (150, 700, 1_000_000)
+    wanted = (150, 160, 700, 1_000_000)  # the first two are read by the same step
     config = configured(corpus, keep_at_words=wanted, keep=2)
     tpulm.run(config, tmp_path)
     manifest = dataset.load_manifest(tmp_path)
@@ -98,13 +98,19 @@ def test_checkpoints_by_words_become_revisions(corpus: Path, states: dict[int, A
         publications(tmp_path, "user/name", anyway=True, revisions=True)
 
     folders = pipeline.export_revisions(config, tmp_path)
-    assert list(folders) == ["chck_150", "chck_700"]  # the run does not read a million
+    assert list(folders) == ["chck_150", "chck_160", "chck_700"]  # the run does not read a million
     for number, folder in zip(wanted, folders.values(), strict=False):
         step = next(step for step in states if step * per_step >= number)
         assert_exported(Path(folder), states[step])
     branches = publications(tmp_path, "user/name", anyway=True, revisions=True)
-    assert [one.name for one in branches] == ["user/name", "user/name@chck_150", "user/name@chck_700"]
+    assert [one.revision for one in branches] == [None, "chck_150", "chck_160", "chck_700"]
     assert {file.name for file in branches[1].files} >= {"model.safetensors", "config.json", "tokenizer.json"}
+
+    notes = Notes()
+    other = configured(corpus, keep_at_words=(300, 700), keep=2)  # 300 words were read before they were asked for
+    assert list(pipeline.export_revisions(other, tmp_path, progress=notes)) == ["chck_700"]
+    assert any("chck_300" in note for note in notes.notes)
+    assert [path.name for path in (tmp_path / "revisions").iterdir()] == ["chck_700"]  # no others are left to be sent
 
 
 @pytest.mark.slow

@@ -541,19 +541,25 @@ class Stages:
         from tpulm.train.checkpoint import weights_at
 
         committed, folder = storage.committed_steps(self.workdir / "checkpoints"), self.workdir / REVISIONS
-        steps = [step for step in self.revisions if step in committed]
+        steps = {name: step for name, step in self.revisions.items() if step in committed}
         if not steps:
             raise ConfigError(f"{self.workdir} has no checkpoint by words yet: train.checkpoint.keep_at_words asks for them")
+        if absent := ", ".join(name for name in self.revisions if name not in steps):
+            self.progress.note(f"{absent}: not there, as training is not so far yet, or was when it was not yet asked for")
         objectives = self.config.objectives
-        of_others = [step for step in steps if objectives[phase_at(self.phases, step).number - 1] != objectives[-1]]
-        if before := ", ".join(self.revisions[step] for step in of_others):
-            self.progress.note(f"{before}: from before the phase of '{objectives[-1]}', for which their heads are untrained")
+        before = [name for name, at in steps.items() if objectives[phase_at(self.phases, at).number - 1] != objectives[-1]]
+        if before:
+            objective = f"the phase of '{objectives[-1]}', for which their heads are untrained"
+            self.progress.note(f"{', '.join(before)}: from before {objective}")
+        for other in storage.list_folder(folder):
+            if other.name not in self.revisions:  # asked for by other settings: 'tpulm push' would send it
+                storage.remove(other)
         self.progress.start("Exporting", len(steps), "checkpoint")
-        for step in steps:
+        for name, step in steps.items():
             state = self._program(phase_at(self.phases, step)).abstract_state
-            self.save(folder / self.revisions[step], weights_at(self.workdir / "checkpoints", step, state))
+            self.save(folder / name, weights_at(self.workdir / "checkpoints", step, state))
             self.progress.advance(1)
-        return {self.revisions[step]: folder / self.revisions[step] for step in steps}
+        return {name: folder / name for name in steps}
 
     def steps(self) -> Iterator[TrainStep]:
         from tpulm.train.loop import steps_of
@@ -636,15 +642,15 @@ class Stages:
     @cached_property
     def _kept_steps(self) -> frozenset[int]:
         averaged = self.config.train.checkpoint.averaged_steps(self.config.train.steps)
-        return frozenset((*self.revisions, *(averaged if len(averaged) > 1 else ())))
+        return frozenset((*self.revisions.values(), *(averaged if len(averaged) > 1 else ())))
 
     @cached_property
-    def revisions(self) -> dict[int, str]:
-        """By step, the name of each checkpoint of `keep_at_words`, as BabyLM asks: chck_1M after a million words.
+    def revisions(self) -> dict[str, int]:
+        """The step of each checkpoint of `keep_at_words` by its name, as BabyLM asks: chck_1M after a million words.
 
         Words are the dataset's, as white space parts them. Raises ConfigError if they are unknown.
         """
-        thresholds, names = sorted(self.config.train.checkpoint.keep_at_words), dict[int, str]()
+        thresholds, names = sorted(self.config.train.checkpoint.keep_at_words), dict[str, int]()
         read = 0.0
         for phase in self.phases if thresholds else ():
             counts = self._dataset(phase).train.counts
@@ -654,7 +660,7 @@ class Stages:
             for words in thresholds:
                 step = phase.first_step + math.ceil((words - read) / per_step)
                 if phase.first_step < step <= phase.last_step:
-                    names[step] = f"chck_{words // 1_000_000}M" if words % 1_000_000 == 0 else f"chck_{words}"
+                    names[f"chck_{words // 1_000_000}M" if words % 1_000_000 == 0 else f"chck_{words}"] = step
             read += per_step * (phase.last_step - phase.first_step)
         if beyond := [f"{words:,}" for words in thresholds if words > read]:
             self.progress.note(
