@@ -142,14 +142,14 @@ def is_of(config: RunConfig, settings: Mapping[str, Any]) -> bool:
     return all(change.is_free for change in changes(settings, config.model_dump(mode="json")))
 
 
-def averaging(config: RunConfig) -> dict[str, int]:
-    """Recorded with what is made of a mean of checkpoints: another mean is another model."""
-    number = config.train.checkpoint.average_last
-    return {} if number is None else {"average_last": number}
+def averaging(config: RunConfig) -> dict[str, list[int]]:
+    """Recorded with what is made of a mean of checkpoints, their steps: another mean is another model."""
+    checkpoint = config.train.checkpoint
+    return {} if checkpoint.average_last is None else {"average_last": list(checkpoint.averaged_steps(config.train.steps))}
 
 
 def same_average(config: RunConfig, result: Mapping[str, Any]) -> bool:
-    return result.get("average_last") == config.train.checkpoint.average_last
+    return result.get("average_last") == averaging(config).get("average_last")
 
 
 def is_prepared(workdir: PurePath, stage: str) -> bool:

@@ -14,7 +14,7 @@ import pytest
 
 import tpulm
 from toy_runs import Notes, toy_config, write_corpus
-from tpulm import dataset, pipeline
+from tpulm import dataset, pipeline, storage
 from tpulm.config import RunConfig, TokenizerConfig
 from tpulm.errors import CheckpointError, ConfigError, Stopped
 from tpulm.models.bert import padded_vocab_size
@@ -75,6 +75,23 @@ def test_the_model_is_the_mean_of_the_last_checkpoints(corpus: Path, states: dic
     shutil.rmtree(tmp_path / "checkpoints" / "6")
     with pytest.raises(CheckpointError, match="6 cannot be read"):
         tpulm.run(config, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_mean_of_other_checkpoints_is_another_model(corpus: Path, states: dict[int, Any], tmp_path: Path) -> None:
+    for every, steps in ((2, (6, 8)), (4, (4, 8))):
+        tpulm.run(configured(corpus, average_last=2, every_steps=every, keep=4), tmp_path)
+        mean = jax.tree.map(lambda *leaves: np.mean([np.float64(leaf) for leaf in leaves], 0), *map(states.get, steps))
+        assert_exported(tmp_path, mean)
+
+
+@pytest.mark.slow
+def test_a_mean_of_checkpoints_that_are_gone_is_refused_before_training(corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(Stopped):  # with checkpoints 6 and 7
+        tpulm.run(configured(corpus, keep=2), tmp_path, progress=Notes(7))
+    with pytest.raises(CheckpointError, match="2, 4, 6, 8, and 2 is gone"):
+        tpulm.run(configured(corpus, average_last=4), tmp_path)
+    assert storage.committed_steps(tmp_path / "checkpoints") == [6, 7]  # training did not go on
 
 
 @pytest.mark.parametrize("checkpoint", [{"average_last": 5}, {"average_last": 2, "every_steps": None}])

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from tpulm import corpus, dataset, storage, tokenization
 from tpulm.config import Phase, RunConfig, SourceConfig, flattened, phase_at, phases_of
-from tpulm.errors import ConfigError, DataError, some_of
+from tpulm.errors import CheckpointError, ConfigError, DataError, some_of
 from tpulm.notebook import shown
 from tpulm.pipeline.preparation import PreparedData, check_named_inputs, load_prepared, prepare_data
 from tpulm.pipeline.programs import Programs
@@ -337,6 +337,7 @@ class Stages:
             repair(self.workdir, self.progress)
         _check_surroundings(self.config)
         newest = newest_step(self.workdir, self.results) or 0
+        self._check_averaged(newest)
         result = self._train(phase_at(self.phases, newest - 1))  # a phase's last step may not be scored yet
         step, resumed_at = result.steps, result.resumed_at
         while step < self.config.train.steps:
@@ -638,6 +639,16 @@ class Stages:
         program = self._program(self.phases[-1])
         mean = mean_weights(self.workdir / "checkpoints", steps, program.abstract_state)
         return Model(model.step, program.placed(mean))
+
+    def _check_averaged(self, newest: int) -> None:
+        """Raise CheckpointError if a checkpoint that `average_last` needs is gone: better now than at the end."""
+        steps = self.config.train.checkpoint.averaged_steps(self.config.train.steps)
+        committed = storage.committed_steps(self.workdir / "checkpoints")
+        if gone := [step for step in steps if step < newest and step not in committed]:
+            raise CheckpointError(
+                f"train.checkpoint.average_last = {len(steps)} needs the checkpoints {', '.join(map(str, steps))}, and "
+                f"{gone[0]} is gone: lower it, or leave it out"
+            )
 
     @cached_property
     def _kept_steps(self) -> frozenset[int]:
