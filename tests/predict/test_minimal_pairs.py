@@ -20,7 +20,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from command_line import invoke
 from encoders import SIZES, WORDS, built
-from tpulm import embed, fill_mask, load_model, sentence_scores, tokenization
+from tpulm import embed, fill_mask, load_model, sentence_scores, storage, tokenization
 from tpulm.config import ModelConfig, TokenizerConfig
 from tpulm.convert.heads import spec_of
 from tpulm.convert.huggingface import LoadedModel, save_loaded
@@ -250,6 +250,16 @@ def test_the_report_and_the_card_of_a_run_tell_its_score(toy_run: tuple[Any, Pat
     page, card = ((workdir / name).read_text() for name in ("report/index.html", "export/README.md"))
     (row,) = [line for line in card.splitlines() if "minimal pairs of mine" in line]
     assert accuracy in row and "minimal pairs of mine" in page
+
+
+def test_the_score_of_a_run_that_is_under_way_is_told_and_not_kept(toy_run: tuple[Any, Path, Any], tmp_path: Path):
+    workdir, pairs = tmp_path / "run", tmp_path / "mine.tsv"
+    shutil.copytree(toy_run[1], workdir)
+    pairs.write_text("good\tbad\nthe cat sat\tsat cat the\n")
+    with storage.held(workdir):
+        scored = invoke("bench", "pairs", pairs, "--model", workdir, "--json", code=0)
+    assert json.loads(scored.stdout)["pairs"] == 1
+    assert not (workdir / "results" / "pairs.json").exists()
 
 
 @pytest.mark.parametrize("use", [sentence_scores, embed, lambda model, text: fill_mask(model, f"{text} [MASK]")])

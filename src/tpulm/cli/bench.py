@@ -10,7 +10,7 @@ from tpulm.cli.options import Encoding, TuningOverrides, argument, listed, optio
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, show
 from tpulm.cli.use import load, warn_of_unknown_text
 from tpulm.errors import ConfigError
-from tpulm.storage import exists
+from tpulm.storage import exists, holder
 
 
 def bench(
@@ -110,6 +110,8 @@ def bench(
 def _pairs(path: PurePath, model: PurePath, encoding: str, *, plain: bool) -> None:
     from tpulm.predict.minimal_pairs import Tally, read_pairs, score_pairs
 
+    is_run = exists(model / "run.json")
+    under_way = is_run and holder(model) is not None  # its checkpoint may be another once the score is there
     pairs, loaded = read_pairs(path, encoding), load(model)
     warn_of_unknown_text(loaded.tokenization, [sentence for pair in pairs for sentence in pair[:2]])
     with drawn_progress() as progress:
@@ -131,9 +133,11 @@ def _pairs(path: PurePath, model: PurePath, encoding: str, *, plain: bool) -> No
             **{name: f"{score:.1f} (published, on the whole set)" for name, score in published.items()},
         },
     )
-    if exists(model / "run.json"):
+    print_json(report.values())
+    if under_way:
+        say(f"{model}: training is under way, and its report does not tell this score")
+    elif is_run:
         from tpulm import pipeline
 
         pipeline.record_pairs(model, report.name(path.name), report)
         say(f"{model}: its report tells this score, and so will its card ('tpulm export {model}')")
-    print_json(report.values())
