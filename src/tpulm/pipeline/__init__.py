@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from tpulm import corpus, dataset, storage, tokenization
 from tpulm.config import Phase, RunConfig, SourceConfig, flattened, phase_at, phases_of
-from tpulm.errors import CheckpointError, ConfigError, DataError, some_of
+from tpulm.errors import ConfigError, DataError, some_of
 from tpulm.notebook import shown
 from tpulm.pipeline.preparation import PreparedData, check_named_inputs, load_prepared, prepare_data
 from tpulm.pipeline.programs import Programs
@@ -331,13 +331,14 @@ class Stages:
             return StageResult(done, "skipped", None)
         import jax
 
+        from tpulm.train.checkpoint import check_mean
         from tpulm.train.metrics import read_metrics, repair
 
         if self.hosts.is_first:
             repair(self.workdir, self.progress)
         _check_surroundings(self.config)
         newest = newest_step(self.workdir, self.results) or 0
-        self._check_averaged(newest)
+        check_mean(self.workdir / "checkpoints", self.config.train.checkpoint.averaged_steps(self.config.train.steps), newest)
         result = self._train(phase_at(self.phases, newest - 1))  # a phase's last step may not be scored yet
         step, resumed_at = result.steps, result.resumed_at
         while step < self.config.train.steps:
@@ -546,7 +547,7 @@ class Stages:
         if not steps:
             raise ConfigError(f"{self.workdir} has no checkpoint by words yet: train.checkpoint.keep_at_words asks for them")
         if absent := ", ".join(name for name in self.revisions if name not in steps):
-            self.progress.note(f"{absent}: not there, as training is not so far yet, or was when it was not yet asked for")
+            self.progress.note(f"{absent}: no checkpoint; training has not come so far, or was past it when it was asked for")
         objectives = self.config.objectives
         before = [name for name, at in steps.items() if objectives[phase_at(self.phases, at).number - 1] != objectives[-1]]
         if before:
@@ -639,16 +640,6 @@ class Stages:
         program = self._program(self.phases[-1])
         mean = mean_weights(self.workdir / "checkpoints", steps, program.abstract_state)
         return Model(model.step, program.placed(mean))
-
-    def _check_averaged(self, newest: int) -> None:
-        """Raise CheckpointError if a checkpoint that `average_last` needs is gone: better now than at the end."""
-        steps = self.config.train.checkpoint.averaged_steps(self.config.train.steps)
-        committed = storage.committed_steps(self.workdir / "checkpoints")
-        if gone := [step for step in steps if step < newest and step not in committed]:
-            raise CheckpointError(
-                f"train.checkpoint.average_last = {len(steps)} needs the checkpoints {', '.join(map(str, steps))}, and "
-                f"{gone[0]} is gone: lower it, or leave it out"
-            )
 
     @cached_property
     def _kept_steps(self) -> frozenset[int]:

@@ -307,13 +307,25 @@ def mean_weights(folder: PurePath, steps: Sequence[int], abstract_state: Any) ->
         try:
             weights = weights_at(folder, step, abstract_state)
         except Exception as error:  # as in `Checkpoints.restore_latest`
-            raise CheckpointError(
-                f"train.checkpoint.average_last = {len(steps)} needs the checkpoints {', '.join(map(str, steps))}, and {step} "
-                f"cannot be read: {_first_line(error)}. Without that setting the last one is taken alone"
-            ) from error
+            raise _no_mean(steps, step, f"cannot be read: {_first_line(error)}") from error
         wide = jax.tree.map(np.float64, weights)
         total = wide if total is None else jax.tree.map(np.add, total, wide)
     return jax.tree.map(lambda sums: np.asarray(sums / len(steps), np.float32), total)
+
+
+def check_mean(folder: PurePath, steps: Sequence[int], newest: int) -> None:
+    """Raise CheckpointError if one of these up to `newest` is gone: better now than at the end of training."""
+    committed = storage.committed_steps(folder)
+    for step in steps:
+        if step < newest and step not in committed:
+            raise _no_mean(steps, step, "is gone")
+
+
+def _no_mean(steps: Sequence[int], step: int, reason: str) -> CheckpointError:
+    return CheckpointError(
+        f"train.checkpoint.average_last = {len(steps)} needs the checkpoints {', '.join(map(str, steps))}, and {step} {reason}"
+        ". Without that setting the last one is taken alone"
+    )
 
 
 def weights_at(folder: PurePath, step: int, abstract_state: Any) -> Any:
