@@ -106,7 +106,7 @@ def main() -> None:
         name: read_pairs(unpacked(options.data / path, options.workdir / name) / "**" / "*.*") for name, path in SUITES.items()
     }
     rows: list[list[str]] = []
-    prepared: dict[Any, Path] = {}  # by settings: the first folder with this data
+    prepared: dict[str, Path] = {}  # by settings: the first folder with this data
     for recipe in options.lever or options.recipe:
         scores: list[list[float]] = []
         extends, changes = LEVERS[recipe] if options.lever else (recipe, {})
@@ -115,7 +115,7 @@ def main() -> None:
             if options.steps:
                 settings["train.steps"] = options.steps
             workdir, config = options.workdir / f"{recipe}-{seed}", load(extends, settings)
-            first = prepared.setdefault((config.corpus, config.tokenizer, config.data), workdir)
+            first = prepared.setdefault(config.model_dump_json(include={"corpus", "tokenizer", "data"}), workdir)
             if first.exists() and not workdir.exists():
                 copy_data(first, workdir, config)
             with drawn_progress() as progress:

@@ -138,6 +138,18 @@ def test_files_are_told_apart_by_their_folders_and_lines_from_rows(tmp_path: Pat
     (tmp_path / "x" / "notes.txt").write_text("one\ntwo\n")
     with pytest.raises(DataError, match=r"notes\.txt"):
         read_pairs(tmp_path / "x")
+    (tmp_path / "y" / "notes.doc").write_text("one\ntwo\n")
+    with pytest.raises(ConfigError, match=r"\.doc") as failure:
+        read_pairs(tmp_path / "y")
+    assert "--format" not in str(failure.value)
+
+
+@pytest.mark.parametrize("other", ["a.tsv.gz", "a.csv"])
+def test_a_file_beside_its_copy_is_refused(tmp_path: Path, other: str):
+    (tmp_path / "a.tsv").write_text("good\tbad\nthe cat\tcat the\n")
+    (tmp_path / other).write_bytes(b"")
+    with pytest.raises(DataError, match=rf"{other}.* twice"):
+        read_pairs(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["gemma", "llama", "sentencepiece"])
@@ -193,6 +205,13 @@ def test_files_of_pairs(tmp_path: Path):
         assert pair.good in ("the film was good", "a", "the film", "the film .")
 
 
+def test_the_category_of_a_file_of_zorro_is_all_before_its_paradigm(tmp_path: Path):
+    name = "island-effects-adjunct_island"
+    (tmp_path / f"{name}.txt").write_text(FILES["x-a.txt"])
+    (pair,) = read_pairs(PurePath(tmp_path))
+    assert (pair.paradigm, pair.category) == (name, "island-effects")
+
+
 def test_lines_of_a_compressed_file(tmp_path: Path):
     (tmp_path / "x-a.txt.gz").write_bytes(gzip.compress(FILES["x-a.txt"].encode()))
     assert read_pairs(PurePath(tmp_path)) == [("the film .", "film the .", "x-a", "x")]
@@ -240,11 +259,16 @@ def test_a_part_of_a_benchmark_does_not_count_as_the_whole():
     assert names == ["BLiMP", "1 of 67 paradigms of BLiMP", "mine"]
 
 
-def test_the_report_and_the_card_of_a_run_tell_its_score(toy_run: tuple[Any, Path, Any], tmp_path: Path):
-    workdir, pairs = tmp_path / "run", tmp_path / "mine.tsv"
+@pytest.mark.parametrize("given", ["{}/mine.tsv", "."])
+def test_the_report_and_the_card_of_a_run_tell_its_score(
+    toy_run: tuple[Any, Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+):
+    workdir, folder = tmp_path / "run", tmp_path / "mine"
     shutil.copytree(toy_run[1], workdir)
-    pairs.write_text("good\tbad\nthe cat sat\tsat cat the\n")
-    scored = invoke("bench", "pairs", pairs, "--model", workdir, "--json")
+    folder.mkdir()
+    (folder / "mine.tsv").write_text("good\tbad\nthe cat sat\tsat cat the\n")
+    monkeypatch.chdir(folder)
+    scored = invoke("bench", "pairs", given.format(folder), "--model", workdir, "--json")
     accuracy = f"{json.loads(scored.stdout)['accuracy']:.1%}"
     invoke("export", workdir, code=0)
     page, card = ((workdir / name).read_text() for name in ("report/index.html", "export/README.md"))

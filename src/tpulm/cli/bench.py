@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Annotated, Literal
 
 from tpulm.cli.options import Encoding, TuningOverrides, argument, listed, option, path_argument, path_option, rates_of
@@ -139,5 +139,6 @@ def _pairs(path: PurePath, model: PurePath, encoding: str, *, plain: bool) -> No
     elif is_run:
         from tpulm import pipeline
 
-        pipeline.record_pairs(model, report.name(path.name), report)
+        named = path if path.name.strip(".") else Path(path).resolve()
+        pipeline.record_pairs(model, report.name(named.name), report)
         say(f"{model}: its report tells this score, and so will its card ('tpulm export {model}')")

@@ -40,8 +40,9 @@ WORDING: Final = Wording(
     encoding='give --encoding {0} (Columns(encoding="{0}") in Python)',
     some_encoding='give --encoding (Columns(encoding="…") in Python) if that is what it is',
 )
-BENCH_WORDING: Final = WORDING._replace(  # of `tpulm bench`, which has no --on-error
+BENCH_WORDING: Final = WORDING._replace(  # of `tpulm bench`, which has neither --on-error nor --format
     skip="",
+    format="end its name in .{}",
     encoding='give --encoding {0} (encoding="{0}" in Python)',
     some_encoding='give --encoding (encoding="…" in Python) if that is what it is',
 )
@@ -81,7 +82,7 @@ def find_record_files(path: str | os.PathLike[str], format: RowFormat | Literal[
     return [record_file(found, format) for found in find_paths(os.fspath(path))]
 
 
-def record_file(path: str, format: RowFormat | Literal["auto"] = "auto") -> RecordFile:
+def record_file(path: str, format: RowFormat | Literal["auto"] = "auto", wording: Wording = WORDING) -> RecordFile:
     """How to read one file. Raises ConfigError if its name does not say its format."""
     suffix, compression = suffixes(path)
     form = FORMATS.get(suffix) if format == "auto" else format
@@ -90,10 +91,10 @@ def record_file(path: str, format: RowFormat | Literal["auto"] = "auto") -> Reco
     if form not in _ROW_FORMATS:
         refuse_unread(printable(path))
         known = ", ".join(name for name, kind in FORMATS.items() if kind in _ROW_FORMATS)
+        option = "" if wording is BENCH_WORDING else f", or name its format: {wording.format.format('tsv')}"
         raise ConfigError(
             f"{path}: labelled text is rows of tsv, csv, jsonl or Parquet, and the suffix '{suffix}' says none of them. Give "
-            f"the file a name that ends in one of {known} (.gz, .bz2, .xz or .zst may follow), or name its format: "
-            f"{WORDING.format.format('tsv')}."
+            f"the file a name that ends in one of {known} (.gz, .bz2, .xz or .zst may follow){option}."
         )
     form = cast("RowFormat", form)
     if form == "parquet" and compression:

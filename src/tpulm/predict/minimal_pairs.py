@@ -15,6 +15,7 @@ from tpulm.errors import DataError, brief
 from tpulm.labelled.records import BENCH_WORDING, Row, new_faults, read_file, record_file
 from tpulm.predict.scores import sentence_scores
 from tpulm.progress import SILENT, Progress
+from tpulm.storage.paths import printable
 
 # Columns by the names that files have, BLiMP's first; then JBLiMP's, and what people write by hand.
 _GOOD: Final = ("sentence_good", "good_sentence", "good", "acceptable", "grammatical")
@@ -116,12 +117,16 @@ def read_pairs(path: PurePath, encoding: str = "utf-8") -> list[MinimalPair]:
             f"{texts[0]} has lines and {PurePath(other).name} has rows: name one kind of files, such as '{path}/*.jsonl'",
             location=str(path),
         )
-    pairs = list[MinimalPair]()
+    pairs, files = list[MinimalPair](), dict[str, str]()
     for one, name in zip(paths, _names(paths), strict=True):
+        if (other := files.setdefault(name, one)) != one:
+            both = f"{printable(other)} and {printable(one)}"
+            raise DataError(f"{both} have one name, so pairs may count twice: rename one, or take it away", location=str(path))
         if texts:
             pairs += _read_lines(one, name, encoding)
         else:
-            rows = read_file(record_file(one), on_error="stop", skipped=Counter(), encoding=encoding, wording=BENCH_WORDING)
+            file = record_file(one, wording=BENCH_WORDING)
+            rows = read_file(file, on_error="stop", skipped=Counter(), encoding=encoding, wording=BENCH_WORDING)
             pairs += [_pair(row, name) for row in rows]
     if not pairs:
         raise DataError("no pairs of sentences in it", location=str(path))
@@ -142,9 +147,10 @@ def _read_lines(path: str, name: str, encoding: str) -> Iterator[MinimalPair]:
     lines = [line for chunk in chunks for line in chunk.split()]
     if len(lines) % 2:
         raise DataError(f"{len(lines)} lines, which are no pairs of a bad sentence and its good one", location=path)
+    category = name.rpartition("-")[0]  # island-effects of island-effects-adjunct_island
     for number in range(0, len(lines), 2):
         bad, good = lines[number : number + 2]
-        yield _checked(MinimalPair(good, bad, name, name.split("-")[0] if "-" in name else ""), f"{path}, line {number + 1}")
+        yield _checked(MinimalPair(good, bad, name, category), f"{path}, line {number + 1}")
 
 
 def _pair(row: Row, name: str) -> MinimalPair:
