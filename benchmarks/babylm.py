@@ -27,7 +27,7 @@ from turns import processor
 
 import tpulm
 from tpulm.cli.terminal import drawn_progress
-from tpulm.config import RunConfig, load
+from tpulm.config import RunConfig, load, phases_of
 from tpulm.convert.markdown import table
 from tpulm.predict.minimal_pairs import read_pairs, score_pairs
 from tpulm.train.metrics import read_attempts
@@ -87,7 +87,7 @@ def copy_data(first: Path, workdir: Path, config: RunConfig) -> None:
     unfinished = workdir.with_name(f"{workdir.name}-unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     begin(config, unfinished)
-    for part in ("corpus", "tokenizer", "dataset"):
+    for part in ("corpus", "tokenizer", *{f"{phase.folder}/dataset" for phase in phases_of(config)}):
         shutil.copytree(first / part, unfinished / part)
     unfinished.rename(workdir)
 
@@ -115,7 +115,7 @@ def main() -> None:
             if options.steps:
                 settings["train.steps"] = options.steps
             workdir, config = options.workdir / f"{recipe}-{seed}", load(extends, settings)
-            first = prepared.setdefault(config.model_dump_json(include={"corpus", "tokenizer", "data"}), workdir)
+            first = prepared.setdefault(config.model_dump_json(include={"corpus", "tokenizer", "data", "phases"}), workdir)
             if first.exists() and not workdir.exists():
                 copy_data(first, workdir, config)
             with drawn_progress() as progress:

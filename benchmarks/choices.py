@@ -15,7 +15,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import jax
@@ -47,15 +47,6 @@ def drop(implementation: str, x: Array, *, rate: float, seeds: DropoutSeeds | No
     return jnp.where(keep, x / (1.0 - rate), 0.0)
 
 
-def attend_plainly(
-    query: Array, key: Array, value: Array, segments: Array, *, seeds: DropoutSeeds | None, dropout_rate: float
-) -> Array:
-    allowed = (segments[:, :, None] == segments[:, None, :])[:, None]
-    scores = jnp.einsum("bhlk,bhmk->bhlm", query, key) * query.shape[-1] ** -0.5
-    weights = jax.nn.softmax(jnp.where(allowed, scores, -1e30), axis=-1)
-    return jnp.einsum("bhlm,bhmk->bhlk", attention.dropout(weights, rate=dropout_rate, seeds=seeds), value)
-
-
 @contextlib.contextmanager
 def patched(*targets: tuple[Any, str, Any]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
@@ -81,7 +72,7 @@ VARIANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "bias gradients by reduction": ((layers, "column_sums", partial(jnp.sum, axis=0)),),
     "kernel gradients over one axis": ((layers, "_CONTRACTED", 1 << 40),),
     "gelu: gradient by autodiff": ((layers, "gelu_tanh", gelu),),
-    "attention: gradient by autodiff": ((attention, "attention", attend_plainly),),
+    "attention: gradient by autodiff": ((attention, "_attention", cast("Any", attention)._attention.fun),),
     "dropout: threefry keys": dropout_of("threefry2x32"),
     "dropout: rbg keys": dropout_of("rbg"),
     "samples by the Gumbel trick": ((rtd, "sample_tokens", sample_by_gumbel),),  # --case electra-small

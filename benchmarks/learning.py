@@ -2,8 +2,9 @@
 
     python benchmarks/learning.py --data DATA --workdir W [--language ko] [--budget-minutes 18]
 
-Six ways to pretrain an encoder of 4 layers of 256 on rows of 64 tokens with one WordPiece vocabulary of 8,000, each for the
-same minutes; everything is resumed where it was stopped. DATA has ko/ and ja/ (benchmarks/learning_data.py).
+Six ways to pretrain an encoder of 4 layers of 256 (D and E: laptop-modern's) on rows of 64 tokens with one WordPiece vocabulary
+of 8,000, each for the same minutes; everything is resumed where it was stopped. DATA has ko/ and ja/
+(benchmarks/learning_data.py).
 
     A  transformers' run_mlm with its defaults: grouped rows, batches of 8, 5e-5, dropout 0.1, float32
     B  the same, tuned: logits at predicted positions only, batches of 64, warm-up, no dropout, bfloat16 where the processor

@@ -2,7 +2,7 @@
 
     python benchmarks/tasks.py --data DATA --workdir W [--languages ko ja] [--tasks ner jsts] [--seeds 3] [--steps 2600]
 
-For each language a model by the recipe laptop-modern, with rows of 128 (an hour on a core), then `tpulm bench`, beside the same
+For each language a model by the recipe laptop-modern, with rows of 128, then `tpulm bench`, beside the same
 model with random weights. DATA has ko/ and ja/: nsmc_reviews.txt.gz and aozora.txt.gz to pretrain on, and files of KLUE and
 JGLUE. Where only a task's dev file is there, as of KLUE-NER, KLUE-NLI, JNLI and JSQuAD, `bench` trains on four fifths of it and
 scores the rest, which compares with no published score.
@@ -35,7 +35,7 @@ from tpulm.labelled.split import hold_out
 
 CORPORA = {"ko": "nsmc_reviews.txt.gz", "ja": "aozora.txt.gz"}
 TASKS = {"ko": ("klue", ("ner", "nli")), "ja": ("jglue", ("jsts", "jnli", "jsquad", "jcommonsenseqa"))}
-# KLUE and JGLUE publish rates of 5e-5 for base models; one of four layers of 256 wants more.
+# KLUE and JGLUE publish rates of 5e-5 for base models; narrow ones want more.
 LEARNING_RATE, DROPOUT = 5e-4, 0.1
 EPOCHS = {"jsts": 2, "jsquad": 1, "jcommonsenseqa": 1}  # of the large ones, fewer than published, for want of time
 EPOCHS_OF_EMBEDDINGS = 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -30,6 +31,7 @@ _LOSS_IS_KNOWN_SECONDS = 2.0  # after a device connection breaks, until the loss
 _SETTINGS_OF_THE_END = {"train.steps", "train.optimizer.warmup_steps", "train.optimizer.decay_steps"}
 _RESULTS = ("train", "evaluation", "samples", "export", "report")
 REVISIONS = "revisions"  # the folder of the models that were kept by words
+REVISION = re.compile(r"chck_\d+M?")  # their names
 FORECAST = PurePath("pilots/forecast.json")  # what small runs said of the run
 _CARD = "README.md"  # of an export
 _MANIFEST = "manifest.json"  # of a folder that was prepared
@@ -119,6 +121,7 @@ def _drop_stale_results(config: RunConfig, folder: PurePath, progress: Progress)
     if "train" not in results:
         if not storage.committed_steps(folder / "checkpoints"):  # training starts from scratch
             storage.remove(folder / "results")
+            storage.remove(folder / REVISIONS)
         return
     steps = results["train"]["steps"]
     done = [results.get(name, {}).get("step") == steps for name in ("evaluation", "export")]

@@ -40,16 +40,19 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", [["--recipe", "quickstart"], ["--lever", "vocabulary-4000"]])
+@pytest.mark.parametrize("what", [["--recipe", "quickstart"], ["--lever", "as-it-is", "rows-of-64-then-128"]])
 def test_each_seed_has_a_row_and_data_is_prepared_once(what, data, tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(BENCHMARKS)
     workdir = tmp_path / "work"
-    arguments = ["--workdir", str(workdir), "--data", str(data), *what, "--seeds", "0", "1", "--steps", "2"]
+    arguments = ["--workdir", str(workdir), "--data", str(data), *what, "--seeds", "0", "1", "--steps", "5"]
     monkeypatch.setattr(sys, "argv", ["babylm.py", *arguments])
-    importlib.import_module("babylm").main()
+    benchmark = importlib.import_module("babylm")
+    for name, (extends, changes) in benchmark.LEVERS.items():
+        monkeypatch.setitem(benchmark.LEVERS, name, (extends, changes | {"tokenizer.vocab_size": 4_000}))
+    benchmark.main()
     rows = (workdir / "babylm.md").read_text(encoding="utf-8")
     assert rows in capsys.readouterr().out
     for name in what[1:]:
         assert all(f"| {name} | {row} |" in rows for row in ("0", "1", "mean of 2"))
-    manifests = {path.read_bytes() for path in workdir.glob("*/dataset/manifest.json")}
-    assert len(manifests) == 1 < len(list(workdir.glob("*/dataset")))
+    manifests = [path.read_bytes() for path in workdir.glob("*/dataset/manifest.json")]
+    assert len(manifests) == 2 * len(what[1:]) and len(set(manifests)) == 1

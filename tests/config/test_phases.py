@@ -84,3 +84,16 @@ def test_a_mean_of_checkpoints_is_of_one_objective():
     assert averaged("mlm", 25)  # as the other phase, which does not name it
     with pytest.raises(ValidationError, match="from step 25 on"):
         averaged("clm", 25)
+
+
+def test_a_moving_average_forgets_another_objective():
+    """Of 1,000 steps, the shares of weights from before the last 100 and 500 are 0.39 and 0.002."""
+
+    def averaged(objective: str, last: float) -> RunConfig:
+        phases = [{"share": 1 - last, "objective": objective}, {"share": last}]
+        train = {"steps": 1_000, "optimizer": {"average_decay": 0.999}}
+        return RunConfig.model_validate({"phases": phases, "train": train})
+
+    assert averaged("clm", 0.5) and averaged("mlm", 0.1)
+    with pytest.raises(ValidationError, match="leaves 39% of the average to weights from before step 900"):
+        averaged("clm", 0.1)

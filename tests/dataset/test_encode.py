@@ -69,6 +69,7 @@ def test_sentences_and_documents_end_where_they_should(monkeypatch: pytest.Monke
     assert (counts.documents, counts.empty_documents, counts.tokens, counts.unknown_tokens) == (4, 1, 42, 1)
     assert (counts.characters, counts.bytes) == (45, 34 + 3 + 12 + 4)
     assert (counts.blanks, counts.unknown_characters, counts.unknown_fraction) == (7, 3, 3 / 38)
+    assert counts.words == sum(len(document.split()) for document in documents) == 10
 
 
 def test_sentences_apart_are_documents_that_begin_and_end_with_text() -> None:

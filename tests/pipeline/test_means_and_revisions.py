@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 import tpulm
 from toy_runs import Notes, toy_config, write_corpus
-from tpulm import dataset, pipeline, storage
+from tpulm import dataset, pipeline, storage, workfolder
 from tpulm.config import RunConfig, TokenizerConfig
 from tpulm.errors import CheckpointError, ConfigError, Stopped
 from tpulm.models.bert import padded_vocab_size
@@ -108,9 +109,8 @@ def test_checkpoints_by_words_become_revisions(corpus: Path, states: dict[int, A
     manifest = dataset.load_manifest(tmp_path)
     assert manifest is not None
     words = sum(len(line.split()) for line in gzip.decompress(corpus.read_bytes()).decode().splitlines())
-    read = sum(split.counts.blanks + split.counts.documents for split in (manifest.train, manifest.holdout))
-    assert read == words
-    per_step = 8 * (manifest.train.counts.blanks + manifest.train.counts.documents) / manifest.train.counts.rows
+    assert manifest.train.counts.words + manifest.holdout.counts.words == words
+    per_step = 8 * manifest.train.counts.words / manifest.train.counts.rows
     with pytest.raises(ConfigError, match="--revisions"):
         publications(tmp_path, "user/name", anyway=True, revisions=True)
 
@@ -128,6 +128,31 @@ def test_checkpoints_by_words_become_revisions(corpus: Path, states: dict[int, A
     assert list(pipeline.export_revisions(other, tmp_path, progress=notes)) == ["chck_700"]
     assert any("chck_300" in note for note in notes.notes)
     assert [path.name for path in (tmp_path / "revisions").iterdir()] == ["chck_700"]  # no others are left to be sent
+
+    shutil.rmtree(tmp_path / "checkpoints" / str(next(step for step in states if step * per_step >= 700)) / "state")
+    with pytest.raises(CheckpointError, match=r"chck_700: .* is damaged"):
+        pipeline.export_revisions(other, tmp_path)
+
+    for stage in ("checkpoints", "results", "export"):
+        shutil.rmtree(tmp_path / stage)
+    workfolder.begin(configured(corpus, every_steps=3), tmp_path)  # another training
+    assert not (tmp_path / "revisions").exists()
+
+
+@pytest.mark.slow
+def test_a_revision_at_the_end_of_another_objective_is_noted(corpus: Path, tmp_path: Path) -> None:
+    def configured(**checkpoint: Any) -> RunConfig:
+        train = {"steps": STEPS, "batch_size": 8, "checkpoint": checkpoint}
+        return toy_config(corpus, train=train, phases=[{"share": 0.5, "objective": "clm"}, {"share": 0.5}])
+
+    tpulm.run(configured(), tmp_path / "first")
+    manifest, notes = dataset.load_manifest(tmp_path / "first"), Notes()
+    assert manifest is not None
+    words = math.floor(STEPS / 2 * 8 * manifest.train.counts.words / manifest.train.counts.rows)
+    config, workdir = configured(keep_at_words=(words,)), tmp_path / "second"
+    tpulm.run(config, workdir)
+    (name,) = pipeline.export_revisions(config, workdir, progress=notes)
+    assert any(note.startswith(f"{name}: from before") for note in notes.notes)
 
 
 @pytest.mark.slow

@@ -144,11 +144,13 @@ def test_files_are_told_apart_by_their_folders_and_lines_from_rows(tmp_path: Pat
     assert "--format" not in str(failure.value)
 
 
-@pytest.mark.parametrize("other", ["a.tsv.gz", "a.csv"])
+@pytest.mark.parametrize("other", ["a.jsonl.gz", "validated.csv"])
 def test_a_file_beside_its_copy_is_refused(tmp_path: Path, other: str):
-    (tmp_path / "a.tsv").write_text("good\tbad\nthe cat\tcat the\n")
-    (tmp_path / other).write_bytes(b"")
-    with pytest.raises(DataError, match=rf"{other}.* twice"):
+    """As JBLiMP's folder has raw_minimal_pairs.csv beside validated_minimal_pairs.jsonl."""
+    (tmp_path / "a.jsonl").write_text(FILES["blimp.jsonl"])
+    table = f"{','.join(BLIMP)}\n{','.join(map(str, BLIMP.values()))}\n".encode()
+    (tmp_path / other).write_bytes(table if other.endswith("csv") else gzip.compress(FILES["blimp.jsonl"].encode()))
+    with pytest.raises(DataError, match=f"{other} have the same pair"):
         read_pairs(tmp_path)
 
 

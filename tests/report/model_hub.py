@@ -18,7 +18,7 @@ from local_server import LocalServer, send, send_json
 class ModelHub(LocalServer):
     def __init__(self) -> None:
         self.private: dict[str, bool] = {}  # by repository
-        self.files: dict[str, dict[str, bytes]] = {}  # what its newest commit has
+        self.files: dict[str, dict[str, bytes]] = {}  # what its newest commit has; of a branch by NAME@BRANCH
         self.commits: dict[str, int] = {}
         self.large: dict[str, bytes] = {}  # by SHA-256: uploaded, committed or not
         self.uploads: list[str] = []
@@ -70,13 +70,25 @@ class ModelHub(LocalServer):
             paths = [one["path"] for one in json.loads(body)["files"]]
             modes = {path: "lfs" if path.endswith(".safetensors") else "regular" for path in paths}
             send_json(request, {"files": [{"path": path, "uploadMode": modes[path], "shouldIgnore": False} for path in paths]})
+        elif action.startswith("branch/"):
+            self.files[f"{name}@{action.removeprefix('branch/')}"] = dict(self.files[name])
+            send(request, 200, b"")
+        elif action.startswith("tree/"):
+            files = self.files[self._version(name, action)].items()
+            send_json(request, [{"type": "file", "path": path, "size": len(data), "oid": path} for path, data in files])
         elif action.startswith("commit/"):
+            files = self.files[self._version(name, action)]
             for line in map(json.loads, body.splitlines()):
                 kind, value = line["key"], line["value"]
                 if kind in ("file", "lfsFile"):
-                    content = base64.b64decode(value["content"]) if kind == "file" else self.large[value["oid"]]
-                    self.files[name][value["path"]] = content
+                    files[value["path"]] = base64.b64decode(value["content"]) if kind == "file" else self.large[value["oid"]]
+                elif kind == "deletedFile":
+                    del files[value["path"]]
             self.commits[name] = self.commits.get(name, 0) + 1
             send_json(request, {"success": True, "commitOid": self.commit(name), "commitUrl": f"{self.url}/{name}/commit/1"})
         else:
             send_json(request, {"id": name, "sha": self.commit(name), "private": self.private[name], "tags": []})
+
+    def _version(self, name: str, action: str) -> str:
+        branch = action.split("/")[1]
+        return name if branch == "main" else f"{name}@{branch}"

@@ -65,6 +65,26 @@ def test_killed_in_the_middle_and_sent_again(workdir: Path, hub: ModelHub, tmp_p
     assert again.returncode == 0 and len(hub.uploads) == 1  # the Hub has the weights
 
 
+@pytest.mark.slow
+def test_a_revision_is_a_branch_of_its_own_files(workdir: Path, hub: ModelHub, tmp_path: Path) -> None:
+    """Twice; what else lies in W/revisions is no branch: a killed export's rest, a folder of the user's."""
+    model = tmp_path / "run"
+    shutil.copytree(workdir, model)
+    for name in ("chck_1M", ".chck_2M.7.ab.tpulm-tmp", "main"):
+        shutil.copytree(workdir / "export", model / "revisions" / name, ignore=shutil.ignore_patterns("README.md"))
+    (model / "revisions" / "chck_1M" / "config.json").write_text('{"of": "a million words"}')
+    for _ in range(2):
+        sent = push(hub, tmp_path / "home", str(model), "user/toy", "--anyway", "--revisions")
+        assert sent.returncode == 0, sent.stderr
+        assert hub.files.keys() == {"user/toy", "user/toy@chck_1M"}
+        branch = {path.name: path.read_bytes() for path in (model / "revisions" / "chck_1M").iterdir()}
+        assert hub.files["user/toy@chck_1M"] == branch
+        assert hub.files["user/toy"].keys() == {*branch, "README.md", "report.html"}
+    storage.remove(model / "revisions" / "chck_1M")
+    with pytest.raises(ConfigError, match="--revisions"):
+        publications(model, "user/toy", anyway=True, revisions=True)
+
+
 def test_no_sentence_of_the_corpus_is_sent_unasked(workdir: Path) -> None:
     """The run's own report shows samples of held-out texts; a published one has none of them."""
     samples = [one["text"] for one in (workfolder.read_result(workdir, "samples") or {})["masked"]]

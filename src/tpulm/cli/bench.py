@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from glob import has_magic
 from pathlib import Path, PurePath
 from typing import Annotated, Literal
 
@@ -140,5 +141,6 @@ def _pairs(path: PurePath, model: PurePath, encoding: str, *, plain: bool) -> No
         from tpulm import pipeline
 
         named = path if path.name.strip(".") else Path(path).resolve()
-        pipeline.record_pairs(model, report.name(named.name), report)
+        name = f"{named.parent.name}/{named.name}" if has_magic(named.name) else named.name
+        pipeline.record_pairs(model, report.name(name), report)
         say(f"{model}: its report tells this score, and so will its card ('tpulm export {model}')")

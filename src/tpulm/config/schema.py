@@ -8,6 +8,7 @@ The comments in the models are the users' documentation (`config.reference`): `t
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -662,6 +663,17 @@ class RunConfig(Settings):
                         f"train.checkpoint.average_last averages from step {first} on, and another objective is learned until "
                         f"step {ended:.0f}: lower average_last or every_steps"
                     )
+        if (decay := self.train.optimizer.average_decay) is not None:
+            done, since = 0.0, 0.0
+            for phase, objective in zip(self.phases, self.objectives, strict=False):
+                done += phase.share * self.train.steps
+                since = done if objective != self.objectives[-1] else since
+            updates = range(round(since) + 1, self.train.steps + 1)  # those of `train.step._averaged`
+            if since and (kept := math.prod(min(decay, (1 + n) / (10 + n)) for n in updates)) > 0.01:
+                yield (
+                    f"train.optimizer.average_decay {decay} leaves {kept:.0%} of the average to weights from before step "
+                    f"{since:.0f}, until which another objective is learned: lower it"
+                )
         warmup_steps = self.train.optimizer.warmup_steps or 0
         if warmup_steps > self.train.steps:
             yield (

@@ -53,7 +53,7 @@ def encode_documents(
     sentence_counts: list[np.ndarray] = [np.empty(0, np.int64)]
     word_start: list[np.ndarray] = [np.empty(0, np.int8)]
     splitter = split_sentences if apart else _sentences if sentences else None
-    num_bytes = blanks = 0
+    num_bytes = blanks = num_words = 0
     unknown_characters = 0.0
     for some in slices(documents, at_once or _CHARACTERS_AT_ONCE):
         split = list(map(splitter, some)) if splitter else [[document] for document in some]
@@ -68,10 +68,12 @@ def encode_documents(
         sentence_counts.append(np.fromiter(map(len, split), np.int64, len(split)))
         sizes, each = hidden_characters(tokenization, texts, encoded, _MEASURED)
         unknown_characters += each * sizes.sum()
-        data = "".join(some).encode()
-        blanks += np.count_nonzero(np.frombuffer(data, np.uint8) <= ord(" "))  # collapsed text has no others
-        advance(len(data), len(some))
-        num_bytes += len(data)
+        data = "\n".join(["", *some]).encode()
+        is_blank = np.frombuffer(data, np.uint8) <= ord(" ")  # collapsed text has no others
+        blanks += np.count_nonzero(is_blank) - len(some)
+        num_words += np.count_nonzero(is_blank[:-1] & ~is_blank[1:])
+        advance(len(data) - len(some), len(some))
+        num_bytes += len(data) - len(some)
     all_ids = np.concatenate(ids)
     ends = np.cumsum(np.concatenate(lengths))
     document_ends = ends[np.cumsum(np.concatenate(sentence_counts))]
@@ -86,6 +88,7 @@ def encode_documents(
         characters=int(characters.sum()),
         tokens=all_ids.size,
         blanks=int(blanks),
+        words=int(num_words),
         unknown_characters=round(unknown_characters),
         unknown_tokens=int(np.count_nonzero(all_ids == tokenization.special.unknown)),
         character_lengths=rounded_up(characters),

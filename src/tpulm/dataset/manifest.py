@@ -48,6 +48,7 @@ class Counts(Sums):
     bytes: int = 0  # UTF-8
     characters: int = 0
     blanks: int = 0  # of the characters; 0, like unknown_characters, if an earlier tpulm counted or rows were imported
+    words: int = 0  # as white space parts them; 0 likewise
     tokens: int = 0  # content tokens
     unknown_characters: int = 0  # within unknown tokens, whose mean size is measured on some of them
     unknown_tokens: int = 0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from tpulm import corpus, dataset, storage, tokenization
 from tpulm.config import Phase, RunConfig, SourceConfig, flattened, phase_at, phases_of
-from tpulm.errors import ConfigError, DataError, some_of
+from tpulm.errors import CheckpointError, ConfigError, DataError, some_of
 from tpulm.notebook import shown
 from tpulm.pipeline.preparation import PreparedData, check_named_inputs, load_prepared, prepare_data
 from tpulm.pipeline.programs import Programs
@@ -545,16 +545,22 @@ class Stages:
         committed, folder = storage.committed_steps(self.workdir / "checkpoints"), self.workdir / REVISIONS
         steps = {name: step for name, step in self.revisions.items() if step in committed}
         if not steps:
-            raise ConfigError(f"{self.workdir} has no checkpoint by words yet: train.checkpoint.keep_at_words asks for them")
+            asked = "none is left" if self.revisions else "train.checkpoint.keep_at_words asks for them"
+            raise ConfigError(f"{self.workdir} has no checkpoint by words: {asked}")
         if absent := ", ".join(name for name in self.revisions if name not in steps):
             self.progress.note(f"{absent}: no checkpoint; training has not come so far, or was past it when it was asked for")
+        for name, step in steps.items():
+            place = self.workdir / "checkpoints" / str(step)
+            if (damage := storage.find_damage(place)) is not None:
+                raise CheckpointError(f"{name}: {place} is damaged ({damage}); delete it to export the others")
         objectives = self.config.objectives
-        before = [name for name, at in steps.items() if objectives[phase_at(self.phases, at).number - 1] != objectives[-1]]
+        before = [name for name, at in steps.items() if objectives[phase_at(self.phases, at - 1).number - 1] != objectives[-1]]
         if before:
             objective = f"the phase of '{objectives[-1]}', for which their heads are untrained"
             self.progress.note(f"{', '.join(before)}: from before {objective}")
         for other in storage.list_folder(folder):
             if other.name not in self.revisions:  # asked for by other settings: 'tpulm push' would send it
+                self.progress.note(f"removed {other}: no checkpoint by words of these settings")
                 storage.remove(other)
         self.progress.start("Exporting", len(steps), "checkpoint")
         for name, step in steps.items():
@@ -656,9 +662,10 @@ class Stages:
         read = 0.0
         for phase in self.phases if thresholds else ():
             counts = self._dataset(phase).train.counts
-            if not counts.blanks:
-                raise ConfigError("train.checkpoint.keep_at_words needs a text with white space between words")
-            per_step = (counts.blanks + counts.documents) / counts.rows * phase.config.train.batch_size
+            if not (counts.words and counts.blanks):
+                uncounted = "in imported rows, and in datasets of earlier versions, they are not counted"
+                raise ConfigError(f"train.checkpoint.keep_at_words needs a text with white space between words; {uncounted}")
+            per_step = counts.words / counts.rows * phase.config.train.batch_size
             for words in thresholds:
                 step = phase.first_step + math.ceil((words - read) / per_step)
                 if phase.first_step < step <= phase.last_step:

@@ -117,17 +117,19 @@ def read_pairs(path: PurePath, encoding: str = "utf-8") -> list[MinimalPair]:
             f"{texts[0]} has lines and {PurePath(other).name} has rows: name one kind of files, such as '{path}/*.jsonl'",
             location=str(path),
         )
-    pairs, files = list[MinimalPair](), dict[str, str]()
+    pairs, files = list[MinimalPair](), dict[MinimalPair, str]()
     for one, name in zip(paths, _names(paths), strict=True):
-        if (other := files.setdefault(name, one)) != one:
-            both = f"{printable(other)} and {printable(one)}"
-            raise DataError(f"{both} have one name, so pairs may count twice: rename one, or take it away", location=str(path))
         if texts:
-            pairs += _read_lines(one, name, encoding)
+            found = list(_read_lines(one, name, encoding))
         else:
             file = record_file(one, wording=BENCH_WORDING)
             rows = read_file(file, on_error="stop", skipped=Counter(), encoding=encoding, wording=BENCH_WORDING)
-            pairs += [_pair(row, name) for row in rows]
+            found = [_pair(row, name) for row in rows]
+        for pair in found:
+            if (other := files.setdefault(pair, one)) != one:
+                twice = f"{printable(other)} and {PurePath(one).name} have the same pair of {pair.good!r} and {pair.bad!r}"
+                raise DataError(f"{twice}: name one of them, or a glob that leaves the copy out", location=str(path))
+        pairs += found
     if not pairs:
         raise DataError("no pairs of sentences in it", location=str(path))
     return pairs

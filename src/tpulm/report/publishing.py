@@ -20,7 +20,7 @@ from tpulm.errors import CloudRefused, ConfigError, Unavailable
 from tpulm.progress import SILENT, Progress
 from tpulm.report.finetuning import MISTAKES, SUMMARY, is_finetuning
 from tpulm.report.run import page_of
-from tpulm.workfolder import REVISIONS, read_result
+from tpulm.workfolder import REVISION, REVISIONS, read_result
 
 _REPORT = "report.html"
 _OF_THE_WORK = (SUMMARY, MISTAKES)  # they hold texts or local paths, and are left out silently
@@ -104,14 +104,14 @@ def publications(
     result = [Publication(name, (*files, *pages), rest) for name, part in parts for files, rest in [_files(part, include)]]
     if missing := set(include) - {file.name for one in result for file in one.files}:
         raise ConfigError(f"--include {min(missing)}: there is no such file in {source}")
-    if any(WEIGHTS in one.left_out for one in result):
-        raise ConfigError(f"{WEIGHTS} in {source} is a link; to send what it leads to, add --include {WEIGHTS}")
     if revisions:
-        branches = storage.list_folder(folder / REVISIONS)
+        branches = [one for one in storage.list_folder(folder / REVISIONS) if REVISION.fullmatch(one.name)]
         if not branches:
             raise ConfigError(f"{folder / REVISIONS} holds no model; 'tpulm export {folder} --revisions' makes them")
         for branch in sorted(branches, key=lambda path: path.name):
-            result += [Publication(name, *_files(part, ()), branch.name) for name, part in _parts(branch, repository)]
+            result += [Publication(name, *_files(part, include), branch.name) for name, part in _parts(branch, repository)]
+    if linked := [one.name for one in result if WEIGHTS in one.left_out]:
+        raise ConfigError(f"{WEIGHTS} of {linked[0]} is a link; to send what it leads to, add --include {WEIGHTS}")
     return result
 
 
@@ -144,6 +144,7 @@ def push(publication: Publication, *, private: bool = True, progress: Progress =
                 folder_path=folder,
                 revision=publication.revision,
                 commit_message="Upload the model with tpulm",
+                delete_patterns=["*"] if publication.revision else None,  # a branch begins with the main one's files
             )
         except HfHubHTTPError as error:
             status = error.response.status_code

@@ -162,6 +162,8 @@ def why_losses_differ(config: RunConfig) -> str:
     reasons = [f"training's is the mean of up to {window} steps"] if window > config.train.steps / 20 else []
     if config.model.dropout or config.model.attention_dropout:
         reasons.append("training has dropout")
+    if config.train.optimizer.average_decay is not None or config.train.checkpoint.average_last is not None:
+        reasons.append("held-out text is scored by the averaged weights")
     if config.model.architecture != "decoder":
         if objective.mask_fraction != objective.evaluation_mask_fraction:
             shares = f"{objective.mask_fraction:.0%} of the tokens, held-out text {objective.evaluation_mask_fraction:.0%}"
