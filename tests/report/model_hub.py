@@ -70,8 +70,10 @@ class ModelHub(LocalServer):
             paths = [one["path"] for one in json.loads(body)["files"]]
             modes = {path: "lfs" if path.endswith(".safetensors") else "regular" for path in paths}
             send_json(request, {"files": [{"path": path, "uploadMode": modes[path], "shouldIgnore": False} for path in paths]})
+        elif action.startswith("branch/") and self._version(name, action) in self.files:
+            send(request, 409, b'{"error": "Reference already exists"}')
         elif action.startswith("branch/"):
-            self.files[f"{name}@{action.removeprefix('branch/')}"] = dict(self.files[name])
+            self.files[self._version(name, action)] = dict(self.files[name])
             send(request, 200, b"")
         elif action.startswith("tree/"):
             files = self.files[self._version(name, action)].items()

@@ -654,22 +654,20 @@ class RunConfig(Settings):
             )
         # Raises if the model could not be exported.
         stock_class_of({**self.model.model_dump(), "next_sentence": self.data.next_sentence})
-        if self.train.checkpoint.average_last is not None:
-            first, ended = self.train.checkpoint.averaged_steps(self.train.steps)[0], 0.0
-            for phase, objective in zip(self.phases, self.objectives, strict=False):
-                ended += phase.share * self.train.steps
-                if objective != self.objectives[-1] and first <= ended:
-                    yield (
-                        f"train.checkpoint.average_last averages from step {first} on, and another objective is learned until "
-                        f"step {ended:.0f}: lower average_last or every_steps"
-                    )
-        if (decay := self.train.optimizer.average_decay) is not None:
-            done, since = 0.0, 0.0
-            for phase, objective in zip(self.phases, self.objectives, strict=False):
-                done += phase.share * self.train.steps
-                since = done if objective != self.objectives[-1] else since
+        done = since = 0.0  # the step until which another objective than the last is learned
+        for phase, objective in zip(self.phases, self.objectives, strict=False):
+            done += phase.share * self.train.steps
+            since = done if objective != self.objectives[-1] else since
+        if since and self.train.checkpoint.average_last is not None:
+            first = self.train.checkpoint.averaged_steps(self.train.steps)[0]
+            if first <= since:
+                yield (
+                    f"train.checkpoint.average_last averages from step {first} on, and another objective is learned until "
+                    f"step {since:.0f}: lower average_last or every_steps"
+                )
+        if since and (decay := self.train.optimizer.average_decay) is not None:
             updates = range(round(since) + 1, self.train.steps + 1)  # those of `train.step._averaged`
-            if since and (kept := math.prod(min(decay, (1 + n) / (10 + n)) for n in updates)) > 0.01:
+            if (kept := math.prod(min(decay, (1 + n) / (10 + n)) for n in updates)) > 0.01:
                 yield (
                     f"train.optimizer.average_decay {decay} leaves {kept:.0%} of the average to weights from before step "
                     f"{since:.0f}, until which another objective is learned: lower it"
