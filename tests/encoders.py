@@ -33,6 +33,7 @@ KINDS: dict[str, tuple[Head, dict[str, Any]]] = {
     "eurobert": ("masked", {"norm_position": "pre", "masked_head": "plain", "token_types": 0, **LLAMA_LIKE}),
     "modernbert": ("masked", {"architecture": "modernbert", "num_layers": 4, "local_window": 8}),
     "decoder": ("causal", {"architecture": "decoder", "norm_position": "pre"}),
+    "llama": ("causal", {"architecture": "decoder", "norm_position": "pre", **LLAMA_LIKE}),
 }
 
 

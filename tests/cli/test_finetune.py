@@ -186,7 +186,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_once(place: Path, user_envi
 
 def test_wrong_models(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train, named = ("--train", "train.tsv", "--output", "wrong"), "klue/bert-base"
-    assert "causal" in finetune(*train, model="decoder", code=2).stderr
+    assert "causal" in finetune(*train, "--task", "choice", model="decoder", code=2).stderr
     assert "not a classifier" in invoke("classify", "bert", "a film", code=2).stderr
     assert "either texts, or a file" in invoke("classify", "clf", "a film", "--input", "test.tsv", code=2).stderr
     monkeypatch.setattr("huggingface_hub.snapshot_download", hub_of(built("bert"), place / "cache"))

@@ -274,10 +274,23 @@ NOT = {
         for name in ("roberta", "xlm-roberta", "camembert")
     },
     "eurobert": [Refusal("EuroBertForSequenceClassification", LATE, 'with `classifier_pooling` "late"', "'late'")],
-    "gpt2": [Refusal("GPT2ForSequenceClassification", {}, "a causal classifier", r"unknown: score\.weight")],
+    "gpt2": [
+        Refusal(
+            "GPT2ForSequenceClassification",
+            {},
+            "a causal classifier, unless `tpulm finetune` made it",
+            "both before and after a text",
+        )
+    ],
     "llama": [
         Refusal("LlamaModel", {}, "its output is not there", r"missing: lm_head\.weight"),
-        Refusal("LlamaForSequenceClassification", {}, "a causal classifier", r"unknown: score\.weight"),
+        Refusal(
+            "LlamaForSequenceClassification",
+            {},
+            "a causal classifier, unless `tpulm finetune` made it",
+            "both before and after a text",
+        ),
+        Refusal("LlamaForTokenClassification", {}, "another head", "LlamaForTokenClassification is not supported"),
         Refusal("LlamaForCausalLM", {"head_dim": 16}, "with a `head_dim` of its own", "head_dim is 16"),
         Refusal("LlamaForCausalLM", YARN, "with RoPE scaled by `yarn` or `dynamic`", "'yarn'.* linear, llama3"),
     ],

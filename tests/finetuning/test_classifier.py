@@ -139,7 +139,8 @@ def test_a_head_can_be_trained_on(fitted: tpulm.Classifier, tmp_path: Path) -> N
     others = tpulm.Classifier(tmp_path / "out", labels=("a", "b", "c"), **QUICK)
     first: Any = others.first_params(0)
     head = first.classification_head
-    np.testing.assert_array_equal(head.dense.kernel, fitted.params.classification_head.dense.kernel)
+    own: Any = fitted.params.classification_head
+    np.testing.assert_array_equal(head.dense.kernel, own.dense.kernel)
     assert head.output.kernel.shape == (32, 3)
 
 
@@ -270,8 +271,9 @@ def test_settings(encoder: Path, settings: dict[str, Any], named: str) -> None:
 
 
 def test_what_cannot_be_trained_or_used(encoder: Path) -> None:
-    with pytest.raises(ConfigError, match="causal"):
-        tpulm.Classifier(built("decoder"), **QUICK)
+    for task in ("tag", "regression", "embed"):
+        with pytest.raises(ConfigError, match=f"causal.* for classification and multilabel, and the task is {task}"):
+            tpulm.Classifier(built("decoder"), task=task, **QUICK)
     with pytest.raises(ConfigError, match="batch_size 13"):
         tpulm.Classifier(encoder, batch_size=13, max_length=16).fit(reviews(64))
     for labels, message in ((("a", "b"), "trained"), (None, "labels")):

@@ -19,9 +19,9 @@ from encoders import WORDS
 
 CLASSES = {"tag": "TokenClassification", "qa": "QuestionAnswering", "choice": "MultipleChoice"}
 KINDS = {
-    "classification": "bert electra megatron eurobert modernbert",
+    "classification": "bert electra megatron eurobert modernbert decoder llama",
     "regression": "bert",
-    "multilabel": "bert",
+    "multilabel": "bert decoder",
     "tag": "bert eurobert modernbert",
     "qa": "bert modernbert",
     "choice": "bert electra modernbert",
@@ -47,7 +47,8 @@ def test_outputs_are_those_of_transformers(task: str, kind: str, torch: ModuleTy
         numbers = np.flatnonzero(groups == group)
         ids = [rows.ids[rows.starts[number] : rows.starts[number + 1]] for number in numbers]
         with torch.no_grad():
-            found = model(**inputs_of(torch, ids, types=kind not in ("modernbert", "eurobert"), grouped=task == "choice"))
+            types = kind not in ("modernbert", "eurobert", "llama", "decoder")
+            found = model(**inputs_of(torch, ids, types=types, grouped=task == "choice"))
         if task == "qa":
             expected = np.stack([found.start_logits[0].numpy(), found.end_logits[0].numpy()], axis=-1)
         else:
@@ -71,20 +72,38 @@ def inputs_of(torch: Any, rows: list[np.ndarray], *, types: bool, grouped: bool)
 
 
 def by_the_pipeline(folder: Path, texts: list[str]) -> list[list[float]]:
-    """Scores by transformers, in the order of the labels' names."""
+    """Scores by transformers, in the order of the labels' names; texts are padded to one length."""
     transformers: Any = pytest.importorskip("transformers")
-    found = transformers.pipeline("text-classification", str(folder), top_k=None)(texts)
+    found = transformers.pipeline("text-classification", str(folder), top_k=None)(texts, batch_size=len(texts))
     return [[score for _, score in sorted((one["label"], one["score"]) for one in scores)] for scores in found]
 
 
-def test_the_pipeline_of_transformers_gives_the_same_probabilities(torch: ModuleType, tmp_path: Path) -> None:
-    classifier, _ = saved("bert", "multilabel", tmp_path)
-    texts = [text for text, _ in examples_of("multilabel", 4)]
+@pytest.mark.parametrize("kind", ["bert", "decoder", "llama"])
+def test_the_pipeline_of_transformers_gives_the_same_probabilities(kind: str, torch: ModuleType, tmp_path: Path) -> None:
+    classifier, _ = saved(kind, "multilabel", tmp_path)
+    texts = [*(text for text, _ in examples_of("multilabel", 4)), "good"]
     expected = classifier.predict_proba(texts)
     np.testing.assert_allclose(by_the_pipeline(tmp_path, texts), expected, atol=1e-4)
     answers = tpulm.classify(tmp_path, texts)
     assert [list(one.labels or ()) for one in answers] == classifier.predict(texts)
     np.testing.assert_allclose([list((one.probabilities or {}).values()) for one in answers], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_pairs_are_read_as_by_the_saved_tokenizer(kind: str, tmp_path: Path) -> None:
+    """Of a causal model [SEP] A [SEP] B [SEP]: in pretraining it has never seen [CLS]."""
+    from transformers import AutoTokenizer
+
+    classifier, _ = saved(kind, "classification", tmp_path)
+    texts, others = ["the film was good", "good " * 12, "[SEP] film"], ["the plot", "bad " * 9, "the cast"]
+    rows = classifier.encode({"text": texts, "pair": others, "label": ["neg", "pos", "neg"]}).rows
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    expected = tokenizer(texts[:2], others[:2], truncation=True)
+    assert [part.tolist() for part in np.split(rows.ids, rows.starts[1:-1])][:2] == expected.input_ids
+    first = WORDS.index("[SEP]" if kind == "llama" else "[CLS]")
+    assert rows.ids[rows.starts[:-1]].tolist() == [first] * 3 and ("token_type_ids" in expected) == (kind == "bert")
+    again = tpulm.Classifier(tmp_path)
+    np.testing.assert_array_equal(again.predict_proba(texts, others), classifier.predict_proba(texts, others))
 
 
 @pytest.mark.parametrize(("kind", "pooling"), [("bert", "mean"), ("bert", "cls"), ("eurobert", "mean"), ("modernbert", "cls")])

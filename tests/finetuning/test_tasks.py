@@ -49,16 +49,19 @@ OWN: dict[str, dict[str, Any]] = {"multilabel": {"epochs": 6}, "embed": {"epochs
 OWN |= {task: {"learning_rate": 1e-2} for task in ("qa", "choice")}
 
 
-@pytest.mark.parametrize("task", sorted(TASKS))
-def test_it_learns_and_is_loaded_as_it_was_saved(task: str, encoder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("task", "kind"),
+    [*((task, "bert") for task in sorted(TASKS)), ("classification", "llama"), ("multilabel", "decoder")],
+)
+def test_it_learns_and_is_loaded_as_it_was_saved(task: str, kind: str, tmp_path: Path) -> None:
     metric, least, asked, answers = LEARNT[task]
-    classifier, unseen = tpulm.Classifier(encoder, task=task, **QUICK | OWN.get(task, {})), examples_of(task, 64, seed=2)
+    classifier, unseen = tpulm.Classifier(built(kind), task=task, **QUICK | OWN.get(task, {})), examples_of(task, 64, seed=2)
     classifier.fit(examples_of(task, 320), examples_of(task, 64, seed=1))
     assert classifier.evaluate(unseen)[metric] > least
     assert [plain(answer) for answer in classifier.predict(asked)] == answers
     classifier.save_pretrained(tmp_path / "out")
-    kind: dict[str, Any] = {"task": task} if task in NAMED_TO_LOAD else {}
-    again = tpulm.Classifier(tmp_path / "out", **kind)
+    named: dict[str, Any] = {"task": task} if task in NAMED_TO_LOAD else {}
+    again = tpulm.Classifier(tmp_path / "out", **named)
     assert again.config.task == task and again.head_config.names == classifier.head_config.names
     assert same(again.params, classifier.params) and again.evaluate(unseen) == classifier.evaluate(unseen)
 

@@ -137,7 +137,7 @@ def finetune(
     track: Track = None,
     overrides: TuningOverrides = None,
 ) -> None:
-    """Train a text classifier from a pretrained encoder and labelled texts; --regression for numbers, --pair-column for pairs.
+    """Train a text classifier from a pretrained model and labelled texts; --regression for numbers, --pair-column for pairs.
 
     tpulm finetune w/export --train reviews.tsv.gz --text-column document --output sentiment
 

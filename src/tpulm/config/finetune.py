@@ -1,4 +1,4 @@
-"""The settings of fine-tuning a pretrained encoder on labelled text."""
+"""The settings of fine-tuning a pretrained model on labelled text."""
 
 from __future__ import annotations
 
@@ -47,6 +47,8 @@ _OF_TASKS: Final = {  # settings that other built-in tasks would ignore
     "f1_threshold": ("regression",),
     "pooling": ("classification", "choice", "regression", "multilabel", "embed", "retrieve"),
 }
+# Tasks of a causal model. Its head has no bias in transformers' classes, without which numbers are not learnt.
+_OF_DECODERS: Final = ("classification", "multilabel")
 _NARROW: Final = 384  # of the widths that were measured, the largest
 
 
@@ -134,9 +136,14 @@ class FinetuneConfig(Settings):
 
         An existing classifier keeps its row length (`classifier_length`), so that its scores stay the same.
 
-        Raises ConfigError if rows are longer than the model's maximum.
+        Raises ConfigError if rows are longer than the model's maximum, or the model cannot learn the task.
         """
         architecture, max_positions = model.architecture, model.max_positions
+        if architecture == "decoder" and self.task in _BUILT_IN.difference(_OF_DECODERS):
+            raise ConfigError(
+                f"this is a causal language model, which can be fine-tuned for {' and '.join(_OF_DECODERS)}, and the task is "
+                f"{self.task}; begin with an encoder (bert, modernbert or electra)"
+            )
         if (self.max_length or 0) > max_positions:
             raise ConfigError(f"max_length {self.max_length} exceeds the {max_positions} positions that the model reads")
         if self.pooling is not None and self.task not in ("embed", "retrieve") and architecture != "modernbert":

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from tpulm.config import ModelConfig
 from tpulm.config.stock_classes import STOCK_CLASSES, stock_class_of
-from tpulm.convert.heads import Head
+from tpulm.convert.heads import DECODER_HEADS, Head
 from tpulm.convert.relatives import RELATIVES
 from tpulm.errors import ConfigError, DataError, brief, suggest
 from tpulm.models.classifier import Pooling
@@ -175,8 +175,8 @@ class Described(NamedTuple):
 
 def model_type_of(config: ModelConfig, head: Head) -> str:
     """The `model_type` of config.json. Raises ConfigError if no class of transformers has its settings and head."""
-    if config.architecture == "decoder" and head != "causal":
-        raise ConfigError("this is a causal language model; fine-tuning begins with an encoder (bert or electra)")
+    if config.architecture == "decoder" and head not in DECODER_HEADS:
+        raise ConfigError(f"of a causal language model no class with the head '{head}' is supported; begin with an encoder")
     try:
         model_type = stock_class_of({**config.model_dump(), "next_sentence": head == "next_sentence"}).model_type
     except ValueError as error:
@@ -190,7 +190,9 @@ def class_name(model_type: str, head: Head) -> str:
     """The transformers class. BERT with a next-sentence head is …ForPreTraining, which …ForMaskedLM can load too."""
     name = next(stock.class_name for stock in STOCK_CLASSES if stock.model_type == model_type)
     prefix, separator, _ = name.partition("For")
-    return prefix + _CLASS_SUFFIXES[head] if separator else name  # GPT2LMHeadModel
+    if not separator:  # GPT2LMHeadModel
+        return name if head == "causal" else name.removesuffix("LMHeadModel") + _CLASS_SUFFIXES[head]
+    return prefix + _CLASS_SUFFIXES[head]
 
 
 def to_config_json(config: ModelConfig, head: Head, *, vocab_size: int, special: SpecialTokens) -> dict[str, Any]:

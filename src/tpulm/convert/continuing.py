@@ -150,18 +150,21 @@ def _is_unwanted_head(name: str, spec: Any) -> bool:
     return name.startswith(f"{NEXT_SENTENCE}/") and getattr(spec, NEXT_SENTENCE, None) is None
 
 
-def check_trainable(path: str | PurePath, tokenization: Tokenization) -> None:
-    """Raise ConfigError for a model whose tokenizer is for generation only."""
+def check_trainable(path: str | PurePath | None, tokenization: Tokenization) -> None:
+    """Raise ConfigError for a model whose tokenizer is for generation only; `path` is its folder, if known."""
     if isinstance(tokenization, CausalTokenization):
         why = "begins and ends texts in another way than tpulm's rows, which have [SEP] between them"
-        try:
-            load(model_folder(path))
-        except TpulmError as error:
-            lacking = absent(tokenization.vocabulary())
-            why = f"lacks special tokens ({' '.join(lacking)})" if lacking else f"has unusable special tokens ({error})"
+        if lacking := absent(tokenization.vocabulary()):
+            why = f"lacks special tokens ({' '.join(lacking)})"
+        elif path is not None:
+            try:
+                load(model_folder(path))
+            except TpulmError as error:
+                why = f"has unusable special tokens ({error})"
+        named = "the model" if path is None else f"the model of {path}"
         raise ConfigError(
-            f"the model of {path} cannot be trained further: its tokenizer {why}. 'tpulm generate' uses it; a run can continue "
-            "from a causal model that tpulm has exported"
+            f"{named} cannot be trained further: its tokenizer {why}. 'tpulm generate' uses it; what can be trained on is a "
+            "causal model that tpulm has exported"
         )
 
 

@@ -10,13 +10,14 @@ from tpulm.models import bert, classifier, decoder, electra
 from tpulm.nn.params import named_leaves
 
 # masked: tokens for [MASK] (BERT, ELECTRA's generator); next_sentence: that and sentence pairs (BERT); detection: ELECTRA's
-# discriminator; causal: the next token (decoder). Of fine-tuned encoders: classification: a label or a number per text; tokens:
+# discriminator; causal: the next token (decoder). Of fine-tuned models: classification: a label or a number per text; tokens:
 # a label per token; spans: two logits per token, for an answer's first and last one, with the parameters of "tokens"; choice: a
 # number per choice, with the parameters of "classification"; embedding: no head, a text's vector is pooled from hidden states
 Head = Literal[
     "masked", "next_sentence", "detection", "causal", "classification", "tokens", "spans", "choice", "embedding"
 ]  # fmt: skip
 FINE_TUNED: Final[tuple[Head, ...]] = ("classification", "tokens", "spans", "choice")  # with outputs of their own
+DECODER_HEADS: Final[tuple[Head, ...]] = ("causal", "classification")
 Model = (
     bert.Bert
     | electra.Generator

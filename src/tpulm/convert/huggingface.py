@@ -25,7 +25,7 @@ from tpulm.convert.config_json import (
     model_type_of,
     to_config_json,
 )
-from tpulm.convert.heads import FINE_TUNED, Head, Model, head_of, spec_of
+from tpulm.convert.heads import DECODER_HEADS, FINE_TUNED, Head, Model, head_of, spec_of
 from tpulm.convert.model_card import CARD, CardFacts, is_hub_name, render
 from tpulm.convert.names import fuse, head_in, names, tidy, ungrouped, without_heads
 from tpulm.convert.relatives import as_bert_config, as_bert_tensors
@@ -36,7 +36,7 @@ from tpulm.models.classifier import SequenceClassifier, TokenClassifier
 from tpulm.models.electra import Electra, generator_config, halves
 from tpulm.nn.params import count, named_leaves
 from tpulm.tokenization import Tokenization
-from tpulm.tokenization.causal import GPT2_VOCABULARY
+from tpulm.tokenization.causal import GPT2_VOCABULARY, CausalTokenization
 from tpulm.tokenization.files import MANIFEST, TOKENIZER, VOCABULARY, convert_hint
 from tpulm.tokenization.hf_files import TOKENIZER_CONFIG, read_settings
 from tpulm.tokenization.segmenter import declared_segmenter
@@ -124,7 +124,7 @@ def save_model(
     model_type = model_type_of(config, head)
     weights = encode_weights(params, config, vocab_size=vocab_size, head=head)
     with storage.built_aside(target, last=CONFIG) as temporary:
-        _copy_tokenizer(tokenizer_folder, temporary, tokenizer, config, max_length)
+        _copy_tokenizer(tokenizer_folder, temporary, tokenizer, config, head, max_length)
         description = to_config_json(config, head, vocab_size=vocab_size, special=tokenizer.special)
         description |= {PRETRAINED: True} if pretrained_here else {}
         if head_config is not None:
@@ -184,8 +184,10 @@ def load_model(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) 
     """
     folder = model_folder(path, preferred=preferred)
     weights = load_weights(folder)
-    load_tokenizer = tokenization.load_causal if weights.head == "causal" else tokenization.load
-    tokenizer = load_tokenizer(folder, vocabulary_settings(folder))
+    causal = weights.config.architecture == "decoder"
+    tokenizer = (tokenization.load_causal if causal else tokenization.load)(folder, vocabulary_settings(folder))
+    if causal and weights.head == "classification":
+        _check_framing(tokenizer, folder)
     check_vocabulary(tokenizer.vocab_size, weights.vocab_size, folder)
     max_length = _length_of_texts(folder, weights, tokenizer) if weights.head_config is not None else None
     return LoadedModel(**weights._asdict(), tokenization=tokenizer, max_length=max_length)
@@ -209,12 +211,20 @@ def load_weights(folder: PurePath) -> Weights:
     tensors, unread = as_bert_tensors(tensors, original, origin=origin)
     head_size = config.hidden_size // config.num_heads
     tensors = ungrouped(tensors, groups=described.groups, num_heads=config.num_heads, head_size=head_size, origin=origin)
-    head: Head = "causal" if config.architecture == "decoder" else head_in(tensors)
+    head = head_in(tensors)
+    if config.architecture == "decoder" and head == "masked":
+        head = "causal"
     if head == "classification":  # whose tensors may be named like another head's
         for one in FINE_TUNED:
             if class_name(values["model_type"], one) in described.classes:
                 head = one
                 break
+    if config.architecture == "decoder" and head not in DECODER_HEADS:
+        raise DataError(
+            f"{', '.join(described.classes) or 'its class'} is not supported: of causal models those that continue or classify "
+            "texts are",
+            location=str(folder / CONFIG),
+        )
     tidied = tidy(tensors, values["model_type"], head, tied=config.tied_output, origin=origin)
     masked = names(values["model_type"], spec_of(config, "masked", vocab_size=described.vocab_size))
     of_head = {row.theirs for row in masked if row.ours.startswith("masked_head/")}  # none if tied and without biases
@@ -336,25 +346,38 @@ def read_tensors(path: PurePath, *, remedy: str = "copy or export it again") -> 
         raise DataError(f"not a whole safetensors file ({error}); {remedy}", location=str(path)) from error
 
 
+def _check_framing(tokenizer: Tokenization, folder: PurePath) -> None:
+    """Raise DataError for a causal model's classifier whose texts do not begin and end as those of `for_classes`."""
+    framed = tokenizer.encode_one("")
+    if isinstance(tokenizer, CausalTokenization) or framed != [tokenizer.special.sep] * 2:
+        raise DataError(
+            "it classifies texts by a causal model, and its tokenizer does not put one token both before and after a text, as "
+            "'tpulm finetune' does; use it in transformers",
+            location=str(folder),
+        )
+
+
 def _copy_tokenizer(
-    source: PurePath, target: PurePath, tokenizer: Tokenization, config: ModelConfig, max_length: int | None
+    source: PurePath, target: PurePath, tokenizer: Tokenization, config: ModelConfig, head: Head, max_length: int | None
 ) -> None:
     """Copy all tokenizer files, and add the model's longest input and its input names for transformers.
 
-    A causal model's texts begin with [SEP] and are padded on the left, so that a continuation follows immediately.
+    A causal model's texts begin with [SEP] and are padded on the left, so that a continuation follows immediately; those that
+    it classifies end with [SEP], too.
     """
     files = [source / name for name in storage.walk(source) if name != MANIFEST]
     if not files:
         raise StorageError(f"cannot read {source}: no such file or folder, or an empty one")
-    causal = config.architecture == "decoder"
+    decoder, causal = config.architecture == "decoder", head == "causal"
     changes: dict[str, Any] = {"model_max_length": max_length or config.max_positions}
-    if causal or config.token_types < 2:
+    if decoder or config.token_types < 2:
         changes["model_input_names"] = ["input_ids", "attention_mask"]
     for file in files:
         if file.name == TOKENIZER_CONFIG:
             values = storage.read_json(file)
-            if causal:
-                changes |= {"bos_token": values["sep_token"], "eos_token": values["sep_token"], "padding_side": "left"}
+            if decoder:
+                changes |= {"bos_token": values["sep_token"], "eos_token": values["sep_token"]}
+                changes |= {"padding_side": "left" if causal else "right"}
             storage.write_json(target / file.name, {**values, **changes})
         elif file.name == TOKENIZER and causal:
             storage.write_atomic(target / file.name, tokenizer.causal().canonical_json)

@@ -148,6 +148,7 @@ _GPT2 = (
     *_norm("layers/feed_forward_norm", _GPT2_LAYER + "ln_2"),
     *_norm("final_norm", "transformer.ln_f"),
     Name("output", "lm_head.weight"),
+    *_linear("classification_head/output", "score"),
 )
 # By the `model_type` of config.json. Each table has the rows of all heads and options of the architecture.
 TABLES: Mapping[str, Table] = {
@@ -159,15 +160,16 @@ TABLES: Mapping[str, Table] = {
     "llama": _LLAMA,
     "modernbert": _MODERNBERT,
 }
-# For heads that have another head's parameters: the prefixes of that head's names, and what replaces them.
+# For heads with the parameters, or models with the table, of another one: the prefixes of its names, and what replaces them.
 _OTHERWISE: Mapping[tuple[str, Head | None], Mapping[str, str]] = {
     **{(model_type, "spans"): {"classifier.": "qa_outputs."} for model_type in ("bert", "megatron-bert", "electra")},
     ("electra", "choice"): {"classifier.dense.": "sequence_summary.summary.", "classifier.out_proj.": "classifier."},
+    ("llama", "classification"): {"classifier.": "score."},
 }
 _HEAD_MARKS: Mapping[Head, tuple[str, ...]] = {  # prefixes that only files with this head contain
     "spans": ("qa_outputs.",),
     "choice": ("sequence_summary.summary.",),
-    "classification": ("classifier.weight", "classifier.out_proj.weight"),
+    "classification": ("classifier.weight", "classifier.out_proj.weight", "score.weight"),
     "detection": ("discriminator_predictions.",),
     "next_sentence": ("cls.seq_relationship.",),
 }
@@ -224,7 +226,7 @@ TF1_EXTRAS: tuple[tuple[str | None, str], ...] = (
 def names(model_type: str, spec: Any, head: Head | None = None) -> Table:
     """Hugging Face's names for one model, or half an ELECTRA: the rows for the parameters in `spec`.
 
-    `head` is needed only for "spans" and "choice", which have the parameters of other heads.
+    `head` is needed only for "spans" and "choice", which have the parameters of other heads, and for a causal model's classes.
     """
     ours, otherwise = named_leaves(spec), _OTHERWISE.get((model_type, head), {})
 

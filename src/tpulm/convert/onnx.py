@@ -20,7 +20,6 @@ from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import ConfigError, installing
 from tpulm.models.bert import Bert, masked_activation
 from tpulm.models.classifier import HEADS, SequenceClassifier, TextEncoder, TokenClassifier, head_kind
-from tpulm.models.decoder import Decoder
 from tpulm.models.electra import Discriminator, Generator
 from tpulm.nn.attention import Heads, rotary_frequencies
 from tpulm.nn.layers import Activation, Dense, Norm
@@ -40,7 +39,7 @@ def export_onnx(model: LoadedModel, path: PurePath) -> None:
     """
     if find_spec("onnx") is None:
         raise ConfigError(f"ONNX needs the package onnx: {installing('onnx')}")
-    if isinstance(model.params, Decoder):
+    if model.config.architecture == "decoder":
         raise ConfigError("this is a causal language model; only encoders are exported as ONNX")
     graph, config = _Graph(), model.config
     table = graph.constant(model.params.embeddings.tokens[: model.vocab_size])
@@ -206,6 +205,7 @@ def _head(graph: _Graph, model: LoadedModel, table: str, x: str) -> str:
         return x if outputs is not None and not outputs.normalized else add("LpNormalization", x, axis=-1, p=2)
     if isinstance(params, SequenceClassifier):
         own, kind = params.classification_head, HEADS[head_kind(config)]
+        assert own.dense is not None  # None in a causal model's
         x = graph.dense(own.dense, _pooled(graph, x, mean=outputs is not None and outputs.pooling == "mean"))
         x = add("Tanh", x) if kind.activation == "tanh" else graph.activation(kind.activation or config.activation, x)
         return graph.dense(own.output, graph.norm(own.norm, x, config))

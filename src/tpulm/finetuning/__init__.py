@@ -1,4 +1,4 @@
-"""Fine-tuning a pretrained encoder on labelled texts: tasks by name, `Classifier` in memory, `finetune` on files,
+"""Fine-tuning a pretrained model on labelled texts: tasks by name, `Classifier` in memory, `finetune` on files,
 `bench` on the tasks of a benchmark.
 
 `run` reads examples (`tpulm.labelled`), lets a task check and label them (`tasks`, and a module each: `multilabel`, `tagging`,

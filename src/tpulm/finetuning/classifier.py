@@ -1,4 +1,4 @@
-"""A pretrained encoder as a classifier: fit, predict, evaluate, save."""
+"""A pretrained model as a classifier: fit, predict, evaluate, save."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from tpulm import storage
 from tpulm.config import FinetuneConfig, finetune_settings
 from tpulm.convert.config_json import HeadConfig, model_type_of
-from tpulm.convert.continuing import FineTuned, begin_classifier
+from tpulm.convert.continuing import FineTuned, begin_classifier, check_trainable
 from tpulm.convert.huggingface import CONFIG, READS, TOKENIZERS, WEIGHTS, LoadedModel, load_model, save_loaded
 from tpulm.convert.sentence_transformers import EMBEDDER_FILES
 from tpulm.corpus.readers.jsonl import show
@@ -54,8 +54,8 @@ class Fitted(NamedTuple):
 
 
 class Classifier:
-    """A pretrained encoder, fine-tuned for a task. `model` is a folder (an export, a work folder, an import, a saved
-    classifier) or the result of `load_model`.
+    """A pretrained encoder, or a causal model that tpulm pretrained, fine-tuned for a task. `model` is a folder (an export, a
+    work folder, an import, a saved classifier) or the result of `load_model`.
 
         classifier = tpulm.Classifier("w/export", labels=("neg", "pos"), epochs=3)
         classifier.fit(train, dev).save_pretrained("out")
@@ -88,6 +88,9 @@ class Classifier:
             self.config = self.config.model_copy(update={"pooling": head_config.pooling})
         self.task = find_task(self.config)
         model_type_of(of_model, self.task.head)
+        if self.model.head == "causal":
+            check_trainable(None if isinstance(model, LoadedModel) else model, self.model.tokenization)
+            self.model = self.model._replace(tokenization=self.model.tokenization.for_classes())
         self.task.null = head_config is not None and head_config.null
         if not self.task.has_classes and labels is not None:
             raise ConfigError(f"a {config.task} has no labels: leave them out")

@@ -176,7 +176,7 @@ class Task(ABC):
 
     def whole_length(self, rows: Rows, special: SpecialTokens) -> int | None:
         """The `max_length` that would hold 95% of these rows' texts, if any would."""
-        texts = np.count_nonzero(rows.ids == special.cls) / len(rows)  # of a row
+        texts = max(1.0, np.count_nonzero(rows.ids == special.cls) / len(rows))  # of a row; a causal model's have no [CLS]
         return math.ceil(np.quantile(rows.whole_lengths, 0.95, method="higher") / texts)
 
     def confusion(self, outputs: np.ndarray, data: Labelled) -> list[list[int]] | None:

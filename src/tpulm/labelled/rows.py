@@ -1,5 +1,5 @@
 """Texts and pairs of texts as rows of token ids, `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` (RoBERTa: `[SEP] [SEP]` between
-the two), and rows as batches.
+the two; causal models: [SEP] in place of [CLS]), and rows as batches.
 
 Batches have a few fixed lengths, so that few programs are compiled.
 """
@@ -150,12 +150,12 @@ def _framed(
     of: np.ndarray | None = None,
 ) -> Rows:
     """Rows `[CLS] … [SEP] … [SEP]`: row i takes from each part the tokens between its two places, int64 [N, 2]."""
-    special, between = tokenization.special, tokenization.separators - 1 if len(parts) > 1 else 0
+    between = tokenization.separators - 1 if len(parts) > 1 else 0
     starts = np.concatenate([[0], np.cumsum(1 + between + sum(places[:, 1] - places[:, 0] + 1 for _, places in parts))])
-    ids = np.full(starts[-1], special.sep, np.int32)
+    ids = np.full(starts[-1], tokenization.special.sep, np.int32)
     spans = np.zeros((len(ids), 2), np.int64) if offsets else None
     for row, at in enumerate(starts[:-1].tolist()):
-        ids[at] = special.cls
+        ids[at] = tokenization.begins
         for number, (tokens, places) in enumerate(parts):
             begin, end = places[row].tolist()
             at += between if number else 0

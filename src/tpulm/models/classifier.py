@@ -1,10 +1,11 @@
 """An encoder with a head on [CLS], for sequence classification or regression, or on every token, for token classification,
-or with pooling, for one vector per text.
+or with pooling, for one vector per text; and a causal model with a head on a text's last token.
 
 Sequence heads are those of transformers' …ForSequenceClassification. BERT and Megatron: dropout of tanh(dense), then a linear
 map (Devlin et al. 2019, section 4.1). ELECTRA: dropout before the dense layer too, and the erf GELU (Google's code has no dense
 layer there). EuroBERT: the erf GELU and no dropout. ModernBERT: the dense layer and norm of its masked head, without biases,
-then dropout. The latter two may see the mean of all tokens instead of [CLS].
+then dropout. The latter two may see the mean of all tokens instead of [CLS]. Llama and GPT-2: a linear map without a bias, of
+the last token, which alone has seen the whole text.
 
 Token heads are those of …ForTokenClassification: dropout and a linear map; EuroBERT has no dropout, ModernBERT the dense layer
 and norm first. …ForQuestionAnswering has the same head with two outputs, and dropout in ModernBERT only; …ForMultipleChoice has
@@ -33,7 +34,7 @@ HeadKind = Literal["bert", "electra", "eurobert", "modernbert"]
 
 @parameters
 class ClassificationHead:
-    dense: Dense  # [D, D]; BERT calls it the pooler
+    dense: Dense | None  # [D, D]; BERT calls it the pooler; None: a causal model's
     norm: Norm | None  # ModernBERT only
     output: Dense  # [D, C]
 
@@ -85,8 +86,10 @@ def spec(config: ModelConfig, *, vocab_size: int, num_outputs: int) -> SequenceC
 
 def head_spec(config: ModelConfig, *, num_outputs: int) -> ClassificationHead:
     """The head's spec. It has biases even if the encoder has none, as in all of transformers' classes but ModernBERT's, where
-    only the output has a bias and is initialized with standard deviation D ** -0.5."""
+    only the output has a bias and is initialized with standard deviation D ** -0.5, and in causal models', which have none."""
     init, size = TruncatedNormal(config.initializer_range), config.hidden_size
+    if config.architecture == "decoder":
+        return ClassificationHead(None, None, dense_spec((size, num_outputs), (None, None), init, bias=False))
     modern = config.architecture == "modernbert"
     return ClassificationHead(
         dense=dense_spec((size, size), ("embed", None), initializers(config)[1], bias=not modern),
@@ -108,8 +111,13 @@ def logits(
     below = None if randomness is None else Randomness(jax.random.fold_in(randomness.key, 0), randomness.rows)
     hidden = encode(params, tokens, config=config, execution=execution, randomness=below)
     with jax.named_scope("classification_head"):
-        kind, head = HEADS[head_kind(config)], params.classification_head
-        x = hidden[:, 0] if pooling == "cls" else _mean(hidden, tokens.segments >= 0)
+        head, real = params.classification_head, tokens.segments >= 0
+        if head.dense is None:
+            last = jnp.max(jnp.where(real, jnp.arange(real.shape[1], dtype=jnp.int32), 0), axis=1)
+            x = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+            return dense(head.output, x, dtype=execution.dtype).astype(jnp.float32)
+        kind = HEADS[head_kind(config)]
+        x = hidden[:, 0] if pooling == "cls" else _mean(hidden, real)
         act = jnp.tanh if kind.activation == "tanh" else activation(kind.activation or config.activation)
         first, second = _dropout_seeds(randomness, x.shape[0])
         x = dropout(x, rate=config.dropout, seeds=first) if kind.dropout_before else x

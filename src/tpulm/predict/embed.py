@@ -13,7 +13,6 @@ from tpulm.convert.config_json import HeadConfig
 from tpulm.convert.huggingface import READS, LoadedModel, load_model
 from tpulm.errors import ConfigError
 from tpulm.models.classifier import without_head
-from tpulm.models.decoder import Decoder
 from tpulm.objectives.classification import Embedding
 from tpulm.predict.classify import Outputs, check_texts, listed, make_objective
 
@@ -26,7 +25,7 @@ class Embedder:
     """
 
     def __init__(self, model: LoadedModel):
-        if isinstance(model.params, Decoder):
+        if model.config.architecture == "decoder":
             raise ConfigError("this is a causal language model, and embeddings need an encoder (bert, modernbert or electra)")
         own = model.head_config if model.head == "embedding" else None
         self.is_tuned, own = own is not None, own or HeadConfig((), pooling="mean")

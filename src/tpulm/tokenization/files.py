@@ -403,7 +403,8 @@ def _specials(tokenizer: Tokenizer, path: PurePath) -> SpecialTokens:
     with guarded(str(path), "its post-processor cannot frame a text"):
         one, pair = (tokenizer.encode("", second, add_special_tokens=True).ids for second in (None, ""))
     cls, sep = tokens.cls, tokens.sep
-    if one != [sep] and (one != [cls, sep] or pair not in ([cls, sep, sep], [cls, sep, sep, sep])):
+    framed = one in ([cls, sep], [sep, sep]) and pair in ([*one, sep], [*one, sep, sep])  # [sep, sep]: `for_classes`
+    if one != [sep] and not framed:
         pipelines.frame(tokenizer, tokens)
     return tokens
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from operator import itemgetter
@@ -23,6 +24,7 @@ from tpulm.tokenization.pipelines import (
     CONTINUATION,
     DROPPED,
     SPACE,
+    frame,
     frame_causal,
     marking_dropped,
     without_special_names,
@@ -90,6 +92,12 @@ class Tokenization:
     def separators(self) -> int:
         """How many [SEP] stand between the two texts of a pair: one, or RoBERTa's two."""
         return max(1, len(self._tokenizer.encode("", "", add_special_tokens=True).ids) - 2)
+
+    @cached_property
+    def begins(self) -> int:
+        """The id before a labelled text: [CLS], or [SEP] if made by `for_classes`."""
+        framed = self._tokenizer.encode("", add_special_tokens=True).ids
+        return self.special.sep if framed[:1] == [self.special.sep] else self.special.cls
 
     def normalized(self, text: str) -> str:
         """The text as its rules leave it, before it is split."""
@@ -225,6 +233,13 @@ class Tokenization:
         tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
         frame_causal(tokenizer, self.special.sep)
         return Tokenization(tokenizer, self.special)
+
+    def for_classes(self) -> Tokenization:
+        """The same tokenizer for a causal model that classifies texts: [SEP] A [SEP], and of a pair [SEP] A [SEP] B [SEP]. In
+        pretraining, too, a text has [SEP] before and after it, and [CLS] is never seen."""
+        tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
+        frame(tokenizer, replace(self.special, cls=self.special.sep))
+        return Tokenization(tokenizer, self.special, self.segmenter)
 
     def plain(self) -> Tokenizer:
         """A stock tokenizer that adds nothing and takes special tokens' names as plain text; has offsets, unlike `encode`.
