@@ -1,11 +1,12 @@
 """What a recipe learns from ten million English words: the table of docs/learning.md, from nothing.
 
-    python benchmarks/babylm.py --workdir W [--data shared/data] [--recipe babylm-10m …] [--seeds 0 1 2] [--steps N]
+    python benchmarks/babylm.py --workdir W [--data shared/data] [--recipe babylm-10m …] [--seeds 0 1 2] [--steps N] [--cola]
     python benchmarks/babylm.py --workdir W --lever decay-0 … --seeds 0 1   # five or ten minutes each
 
 Trains each recipe with each seed on words8m.txt.xz, scores it on the parts of BLiMP and Zorro that are there, and writes
 W/babylm.md: held-out loss, bits a character, accuracy in percent (the mean of the paradigms), minutes of training, and
-the processor. Models are in W/RECIPE-SEED/export. What was stopped goes on.
+the processor. Models are in W/RECIPE-SEED/export. What was stopped goes on. With --cola each is fine-tuned on CoLA, too (five
+epochs at 3e-4): the Matthews correlation in percent of the best epoch on dev, by which it is chosen.
 
 Levers differ in one setting, those of a causal model (540 steps of 2,048 tokens) from as-it-is, those of a ModernBERT (1,500)
 from masked. Their steps are equally many, not equally long: vocabularies of 4,000 and 16,000 take 0.7 and 1.5 times the
@@ -29,7 +30,9 @@ import tpulm
 from tpulm.cli.terminal import drawn_progress
 from tpulm.config import RunConfig, load, phases_of
 from tpulm.convert.markdown import table
+from tpulm.labelled import Columns
 from tpulm.predict.minimal_pairs import read_pairs, score_pairs
+from tpulm.progress import Progress
 from tpulm.train.metrics import read_attempts
 from tpulm.workfolder import begin
 
@@ -83,6 +86,15 @@ def unpacked(archive: Path, folder: Path) -> Path:
     return folder
 
 
+def cola(model: Path, output: Path, data: Path, seed: int, progress: Progress) -> float:
+    """100 times the Matthews correlation on CoLA's dev, in domain, after fine-tuning."""
+    columns = Columns(text="4", label="2", header=False)
+    chosen: dict[str, Any] = {"metric": "matthews", "epochs": 5, "patience": None, "learning_rate": 3e-4, "seed": seed}
+    train, dev = (data / f"en/cola_{part}.tsv.gz" for part in ("train", "dev"))
+    summary = tpulm.finetune(model, train, output, dev=dev, columns=columns, progress=progress, **chosen)
+    return 100 * summary.seeds[0].dev["matthews"]
+
+
 def copy_data(first: Path, workdir: Path, config: RunConfig) -> None:
     unfinished = workdir.with_name(f"{workdir.name}-unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -99,6 +111,7 @@ def main() -> None:
     parser.add_argument("--recipe", nargs="+", default=["babylm-10m"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--steps", type=int, help="in place of the recipe's")
+    parser.add_argument("--cola", action="store_true", help="fine-tune on CoLA, too: minutes for each model")
     parser.add_argument("--lever", nargs="+", choices=LEVERS, default=[], help="in place of recipes")
     options = parser.parse_args()
     text = [str((options.data / "en/words8m.txt.xz").resolve())]
@@ -122,6 +135,8 @@ def main() -> None:
                 summary = tpulm.run(config, workdir, progress=progress)
                 model = tpulm.load_model(workdir)
                 accuracies = [100 * score_pairs(model, some, progress=progress).accuracy for some in pairs.values()]
+                if options.cola:
+                    accuracies.append(cola(workdir, workdir.with_name(f"{workdir.name}-cola"), options.data, seed, progress))
             begun = [one for one in read_attempts(workdir) if one.start and one.records]
             minutes = sum(one.records[-1].values["time"] - one.start["time"] for one in begun) / 60
             scores.append([summary.eval_loss, summary.bits_per_character, *accuracies])
@@ -129,7 +144,8 @@ def main() -> None:
         if len(scores) > 1:
             means = (f"{statistics.mean(column):.2f} ± {statistics.stdev(column):.2f}" for column in zip(*scores, strict=True))
             rows.append([recipe, f"mean of {len(scores)}", *means, ""])
-        result = f"{processor()}\n\n{table(['', 'seed', 'held-out loss', 'bits a character', *SUITES, 'minutes'], rows)}\n"
+        suites = [*SUITES, *(["CoLA"] if options.cola else [])]
+        result = f"{processor()}\n\n{table(['', 'seed', 'held-out loss', 'bits a character', *suites, 'minutes'], rows)}\n"
         (options.workdir / "babylm.md").write_text(result, encoding="utf-8")
         print(result, flush=True)
 

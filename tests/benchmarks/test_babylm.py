@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import io
 import json
@@ -36,11 +37,14 @@ def data(tmp_path: Path) -> Path:
     write_archive(folder / "blimp_dev.tar.gz", {"blimp/order.jsonl": "".join(json.dumps(pair) + "\n" for pair in pairs)})
     lines = "".join(f"{pair['sentence_bad']}\n{pair['sentence_good']}\n" for pair in pairs)
     write_archive(folder / "zorro_dev.tar.gz", {"zorro/order-of_words.txt": lines})
+    for part, count in (("train", 64), ("dev", 16)):
+        judged = [f"book\t{number % 2}\t\t{one} {two}.\n" for number, (one, two) in enumerate(rng.choice(words, (count, 2)))]
+        (folder / f"cola_{part}.tsv.gz").write_bytes(gzip.compress("".join(judged).encode()))
     return tmp_path / "data"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", [["--recipe", "quickstart"], ["--lever", "as-it-is", "rows-of-64-then-128"]])
+@pytest.mark.parametrize("what", [["--recipe", "quickstart"], ["--lever", "as-it-is", "rows-of-64-then-128", "--cola"]])
 def test_each_seed_has_a_row_and_data_is_prepared_once(what, data, tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(BENCHMARKS)
     workdir = tmp_path / "work"
@@ -52,7 +56,9 @@ def test_each_seed_has_a_row_and_data_is_prepared_once(what, data, tmp_path, mon
     benchmark.main()
     rows = (workdir / "babylm.md").read_text(encoding="utf-8")
     assert rows in capsys.readouterr().out
-    for name in what[1:]:
+    names, columns = [name for name in what if not name.startswith("--")], rows.splitlines()[2].count("|")
+    for name in names:
         assert all(f"| {name} | {row} |" in rows for row in ("0", "1", "mean of 2"))
+    assert columns == (9 if "--cola" in what else 8) and {line.count("|") for line in rows.splitlines()[2:]} == {columns}
     manifests = [path.read_bytes() for path in workdir.glob("*/dataset/manifest.json")]
-    assert len(manifests) == 2 * len(what[1:]) and len(set(manifests)) == 1
+    assert len(manifests) == 2 * len(names) and len(set(manifests)) == 1
