@@ -92,6 +92,22 @@ def test_prompts_that_are_not_put_before_texts_are_said(library: Any, tmp_path: 
     assert "prompts that are yours to put before texts: passage 'the cast ', query 'the film '" in done.stderr
 
 
+def test_a_fine_tuned_one_embeds_as_before(library: Any, tmp_path: Path) -> None:
+    """With the default prompt before every text, in training, too, and without a Normalize that it had not."""
+    folder = made(library, tmp_path, "mean", normalized=False, similarity_fn_name="dot", **PROMPTS)
+    classifier = tpulm.Classifier(folder)
+    assert classifier.config.task == "embed"
+    classifier.params = classifier.first_params(0)
+    classifier.save_pretrained(tmp_path / "out")
+    theirs, again = (library.SentenceTransformer(str(one), device="cpu") for one in (folder, tmp_path / "out"))
+    np.testing.assert_allclose(again.encode(TEXTS), theirs.encode(TEXTS), atol=1e-5)
+    for name in ("default_prompt_name", "similarity_fn_name", "max_seq_length"):
+        assert getattr(again, name) == getattr(theirs, name)
+    assert {name: text for name, text in again.prompts.items() if text} == PROMPTS["prompts"]
+    expected = library.util.pairwise_cos_sim(theirs.encode(TEXTS[:2]), theirs.encode(TEXTS[2:]))
+    np.testing.assert_allclose(classifier.predict(list(zip(TEXTS[:2], TEXTS[2:], strict=True))), expected, atol=1e-5)
+
+
 def test_such_a_model_is_fine_tuned_for_classes_too(library: Any, tmp_path: Path) -> None:
     folder = made(library, tmp_path, "cls")
     classifier = tpulm.Classifier(folder, labels=("a", "b"), task="classification", max_length=16)

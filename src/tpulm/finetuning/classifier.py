@@ -92,6 +92,8 @@ class Classifier:
             check_trainable(None if isinstance(model, LoadedModel) else model, self.model.tokenization)
             self.model = self.model._replace(tokenization=self.model.tokenization.for_classes())
         self.task.null = head_config is not None and head_config.null
+        if self.model.head == "embedding" and head_config is not None:
+            self.task.embedder = head_config
         if not self.task.has_classes and labels is not None:
             raise ConfigError(f"a {config.task} has no labels: leave them out")
         self.columns = self.model.columns

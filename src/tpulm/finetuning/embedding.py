@@ -49,15 +49,18 @@ class _Embedding(Task):
     )
 
     def rows(self, tokenization: Tokenization, examples: Examples, *, max_length: int) -> Rows:
-        """The texts of an example one after another, each with special tokens of its own."""
-        texts = (examples.texts, examples.pairs, examples.labels)[: self.objective.texts]
-        return joined([encode_rows(tokenization, part, None, max_length=max_length) for part in texts if part is not None])
+        """The texts of an example one after another, each with special tokens of its own, and before them the default prompt of
+        an embedding model, as it is put before every text that the saved one embeds."""
+        before = dict(self.embedder.prompts).get(self.embedder.prompt_name or "", "")
+        parts = (examples.texts, examples.pairs, examples.labels)[: self.objective.texts]
+        prompted = [[before + text for text in part] for part in parts if part is not None]
+        return joined([encode_rows(tokenization, texts, None, max_length=max_length) for texts in prompted])
 
     def head_config(self, classes: LabelSet) -> HeadConfig:
-        return HeadConfig((), pooling=self.config.pooling or "mean")
+        return self.embedder._replace(pooling=self.config.pooling or "mean")
 
     def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet) -> list[Any]:
-        """A vector for each text; for pairs of texts their cosine."""
+        """A vector of length 1 for each text; for pairs of texts their cosine."""
         return list(outputs[:, 0]) if examples.pairs is None else _cosines(outputs).tolist()
 
     def warnings(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:

@@ -72,6 +72,7 @@ class Task(ABC):
     """
 
     config: FinetuneConfig  # of the fine-tuning; `find_task` sets it
+    embedder = HeadConfig(())  # of the embedding model that is fine-tuned, if it is one: its prompts, and the like
     null = False  # whether there may be no answer; learnt from the examples of a task that finds answers
 
     kind = "A model"  # begins a sentence of the model card

@@ -335,9 +335,15 @@ def _shown(form: str, arguments: dict[str, str]) -> str | None:
         arguments = _with_quantity(arguments)
     for pieces in _forms(form):
         shown = [_value(piece, arguments) if place % 2 else piece for place, piece in enumerate(pieces)]
-        if all(value.strip() or ":" in field for value, field in zip(shown[1::2], pieces[1::2], strict=True)):
+        if all(
+            value.strip() or _may_be_empty(field, arguments) for value, field in zip(shown[1::2], pieces[1::2], strict=True)
+        ):
             return "".join(shown)
     return None
+
+
+def _may_be_empty(field: str, arguments: dict[str, str]) -> bool:
+    return ":" in field or (field.endswith("!") and bool(arguments.get(field[:-1])))
 
 
 def _value(names: str, arguments: dict[str, str]) -> str:
