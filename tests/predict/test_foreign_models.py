@@ -104,3 +104,9 @@ def test_a_llama_begins_every_prompt_with_its_bos(torch: ModuleType, bytes_token
     if isinstance(ends, list):
         found = generate(load_model(source), PROMPTS, max_tokens=TOKENS, temperature=0.0)
         assert any(one.ending == "end of text" for one in found), "or nothing was tried"
+    theirs: Any = transformers.AutoModelForCausalLM.from_pretrained(source)
+    for settings, said in (({"repetition_penalty": 1.0, "num_beams": 1}, False), ({"repetition_penalty": 1.8}, True)):
+        theirs.generation_config.update(**settings)
+        theirs.generation_config.save_pretrained(source)
+        stderr = invoke("generate", source, "the", "--max-tokens", 2).stderr
+        assert ("asks for repetition_penalty = 1.8; that is not done" in " ".join(stderr.split())) == said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath
@@ -78,10 +79,14 @@ def generate(
     seed: Annotated[int, option("The same seed and prompts give the same texts.")] = 0,
 ) -> None:
     """What a causal language model writes after each prompt: tpulm generate W "吾輩は猫である。" --max-tokens 200"""
-    from tpulm.predict.generate import Sampling, collect, stream
+    from tpulm.convert.huggingface import local_or_hub
+    from tpulm.predict.generate import Sampling, collect, settings_not_applied, stream
 
     prompts = prompts or [""]
     loaded = load(model)
+    if ignored := settings_not_applied(local_or_hub(model)):
+        asked = ", ".join(f"{name} = {json.dumps(value)}" for name, value in ignored.items())
+        say_note(f"generation_config.json asks for {asked}; that is not done here, so transformers writes other texts")
     warn_of_unknown_text(loaded.tokenization, prompts)
     pieces = stream(loaded, prompts, max_tokens=max_tokens, sampling=Sampling(temperature, top_k, top_p, seed))
     generations = collect(prompts, _shown(prompts, pieces))

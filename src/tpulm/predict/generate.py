@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
-from typing import Literal, NamedTuple
+from pathlib import PurePath
+from typing import Any, Final, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
+from tpulm import storage
 from tpulm.config import ModelConfig
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import ConfigError, DataError
@@ -47,6 +49,22 @@ class Sampling(NamedTuple):
             )
         if self.top_p is not None and not 0.0 < self.top_p <= 1.0:
             raise ConfigError(f"top_p is {self.top_p}; it must be more than 0 and at most 1. 1 keeps all tokens")
+
+
+# Settings of generation_config.json that change which token is the likeliest and are not applied here; and where they do not.
+_CHANGES: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "num_beams", "guidance_scale"), 1),
+    **dict.fromkeys(("no_repeat_ngram_size", "min_length", "min_new_tokens", "penalty_alpha"), 0),
+    **dict.fromkeys(("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequence_bias", "watermarking_config")),
+    **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty", "stop_strings")),
+}
+
+
+def settings_not_applied(folder: PurePath) -> dict[str, Any]:
+    """What a model's generation_config.json asks of `generate` in transformers, and is not done here."""
+    file = folder / "generation_config.json"
+    asked = storage.read_given_object(file) if storage.exists(file) else {}
+    return {name: asked[name] for name, usual in _CHANGES.items() if asked.get(name) not in (None, usual)}
 
 
 def row_keys(base: Array, rows: Int[Array, " B"], number: Int[Array, ""]) -> Array:
