@@ -16,6 +16,9 @@ from task_examples import examples_of, untrained
 
 import tpulm
 from encoders import WORDS
+from tpulm.convert.importing import import_model
+from tpulm.errors import DataError
+from tpulm.labelled.rows import encode_rows
 
 CLASSES = {"tag": "TokenClassification", "qa": "QuestionAnswering", "choice": "MultipleChoice"}
 KINDS = {
@@ -71,10 +74,10 @@ def inputs_of(torch: Any, rows: list[np.ndarray], *, types: bool, grouped: bool)
     return {name: torch.tensor(value[None] if grouped else value) for name, value in given.items()}
 
 
-def by_the_pipeline(folder: Path, texts: list[str]) -> list[list[float]]:
+def by_the_pipeline(folder: Path, texts: list[str], **given: Any) -> list[list[float]]:
     """Scores by transformers, in the order of the labels' names; texts are padded to one length."""
     transformers: Any = pytest.importorskip("transformers")
-    found = transformers.pipeline("text-classification", str(folder), top_k=None)(texts, batch_size=len(texts))
+    found = transformers.pipeline("text-classification", str(folder), top_k=None)(texts, batch_size=len(texts), **given)
     return [[score for _, score in sorted((one["label"], one["score"]) for one in scores)] for scores in found]
 
 
@@ -87,6 +90,30 @@ def test_the_pipeline_of_transformers_gives_the_same_probabilities(kind: str, to
     answers = tpulm.classify(tmp_path, texts)
     assert [list(one.labels or ()) for one in answers] == classifier.predict(texts)
     np.testing.assert_allclose([list((one.probabilities or {}).values()) for one in answers], expected, atol=1e-6)
+
+
+def test_a_tokenizer_that_truncates_on_the_left_keeps_the_ends(torch: ModuleType, tmp_path: Path) -> None:
+    transformers: Any = pytest.importorskip("transformers")
+    saved("bert", "multilabel", tmp_path / "right")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "right")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "right", truncation_side="left")
+    model.save_pretrained(tmp_path / "left")
+    tokenizer.save_pretrained(tmp_path / "left")
+    texts, others = (
+        ["the film was good " * 6, "bad " * 9 + "plot and cast", "good"],
+        ["the plot", "very bad " * 9 + "cast", "bad"],
+    )
+    import_model(tmp_path / "left", tmp_path / "imported")
+    for folder in (tmp_path / "left", tmp_path / "imported"):
+        found = [list((one.probabilities or {}).values()) for one in tpulm.classify(folder, texts)]
+        np.testing.assert_allclose(found, by_the_pipeline(folder, texts, truncation=True), atol=1e-5)
+        assert transformers.AutoTokenizer.from_pretrained(folder).truncation_side == "left"
+        rows = encode_rows(tpulm.load_model(folder).tokenization, texts, others, max_length=16)
+        expected = tokenizer(texts, others, truncation=True, max_length=16).input_ids
+        assert [part.tolist() for part in np.split(rows.ids, rows.starts[1:-1])] == expected
+    (tmp_path / "left" / "tokenizer_config.json").write_text('{"truncation_side": "top"}')
+    with pytest.raises(DataError, match="truncation_side is 'top'"):
+        tpulm.load_model(tmp_path / "left")
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama"])

@@ -104,8 +104,8 @@ def encode_rows(
     tokenization: Tokenization, texts: Sequence[str], pairs: Sequence[str] | None, *, max_length: int, offsets: bool = False
 ) -> Rows:
     """Rows of at most `max_length` tokens, special ones included. Of a pair the longer text is truncated first, like
-    `truncation=True` of transformers. Within a text the names of [CLS], [SEP] and so on are plain text; tokens that were added
-    to the vocabulary are read."""
+    `truncation=True` of transformers; what is kept of a text is its beginning, or its end where the tokenizer says so. Within a
+    text the names of [CLS], [SEP] and so on are plain text; tokens that were added to the vocabulary are read."""
     tokenization = tokenization.reading_added
     parts = [
         _encode(
@@ -131,13 +131,13 @@ def _encode(tokenization: Tokenization, texts: list[str], pairs: list[str] | Non
     framing = 2 if pairs is None else 2 + tokenization.separators
     room = max_length - framing
     kept = [np.minimum(lengths[0], room)] if pairs is None else truncated_lengths(lengths[0], lengths[1], room)
-    places = map(_places, lengths, kept)
+    places = [_places(*both, from_end=tokenization.keeps_end) for both in zip(lengths, kept, strict=True)]
     return _framed(tokenization, list(zip(encoded, places, strict=True)), np.sum(lengths, axis=0) + framing, offsets=offsets)
 
 
-def _places(lengths: np.ndarray, num_kept: np.ndarray) -> np.ndarray:
-    """int64 [N, 2]: where the first `num_kept` tokens of each text begin and end; the texts follow one another."""
-    begins = np.cumsum(lengths) - lengths
+def _places(lengths: np.ndarray, num_kept: np.ndarray, *, from_end: bool = False) -> np.ndarray:
+    """int64 [N, 2]: where the first, or last, `num_kept` tokens of each text begin and end; the texts follow one another."""
+    begins = np.cumsum(lengths) - (num_kept if from_end else lengths)
     return np.stack([begins, begins + num_kept], axis=1)
 
 

@@ -114,7 +114,7 @@ def _tokenizer_config(tokenization: Tokenization, names: Mapping[str, str], mode
         "model_max_length": model_max_length or _UNLIMITED,
         "padding_side": "right",
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "truncation_side": "right",
+        "truncation_side": "left" if tokenization.keeps_end else "right",
         **(tokenization.segmenter.settings() if tokenization.segmenter else {}),
     }
 
@@ -360,7 +360,14 @@ def _tokenizer_of(content: bytes, path: PurePath) -> Tokenizer:
 def _with_specials(tokenizer: Tokenizer, path: PurePath) -> Tokenization:
     settings, location = read_settings(path.parent, [TOKENIZER_CONFIG]), str(path.parent / TOKENIZER_CONFIG)
     _normalize_as_declared(tokenizer, path, settings)
-    return Tokenization(tokenizer, _specials(tokenizer, path), declared_segmenter(settings, location))
+    specials, segmenter = _specials(tokenizer, path), declared_segmenter(settings, location)
+    return Tokenization(tokenizer, specials, segmenter, keeps_end=_keeps_end(settings, location))
+
+
+def _keeps_end(settings: HfSettings, location: str) -> bool:
+    if settings.truncation_side not in (None, "left", "right"):
+        raise DataError(f"truncation_side is {brief(settings.truncation_side)}, not 'left' or 'right'", location=location)
+    return settings.truncation_side == "left"
 
 
 def _normalize_as_declared(tokenizer: Tokenizer, path: PurePath, settings: HfSettings) -> None:
@@ -436,7 +443,8 @@ def _from_vocabulary(path: PurePath, config: TokenizerConfig, segmenter: Segment
     tokenizer.model = wordpiece_model(_read_vocabulary(path))
     tokens = _specials(tokenizer, path)
     tokenizer.model.unk_token = tokenizer.id_to_token(tokens.unknown)
-    return Tokenization(tokenizer, tokens, segmenter)
+    settings, location = read_settings(path.parent, [TOKENIZER_CONFIG]), str(path.parent / TOKENIZER_CONFIG)
+    return Tokenization(tokenizer, tokens, segmenter, keeps_end=_keeps_end(settings, location))
 
 
 def _read_vocabulary(path: PurePath) -> dict[str, int]:

@@ -69,6 +69,7 @@ class HfSettings(_HfModel):
     subword_tokenizer_type: str = "wordpiece"
     mecab_kwargs: dict[str, Any] | None = None
     model_max_length: Any = None
+    truncation_side: str | None = None
     add_prefix_space: bool | None = None
     add_bos_token: bool | None = None
     corpus_normalization: list[dict[str, Any]] = []  # of a segmenter of ours

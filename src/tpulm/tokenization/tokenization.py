@@ -43,15 +43,22 @@ class Tokenization:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, special: SpecialTokens, segmenter: Segmenter | None = None, *, reads_added: bool = False
+        self,
+        tokenizer: Tokenizer,
+        special: SpecialTokens,
+        segmenter: Segmenter | None = None,
+        *,
+        reads_added: bool = False,
+        keeps_end: bool = False,
     ):
         self._tokenizer = tokenizer
         self.special = special
         self.segmenter = segmenter  # cuts texts into morphemes before the tokenizer sees them
         self._reads_added = reads_added
+        self.keeps_end = keeps_end  # of a labelled text that is too long (truncation_side "left"), and not its beginning
 
     def __reduce__(self) -> tuple[Any, ...]:
-        make = partial(Tokenization, reads_added=self._reads_added)
+        make = partial(Tokenization, reads_added=self._reads_added, keeps_end=self.keeps_end)
         return make, (self._tokenizer, self.special, self.segmenter)  # without cached properties
 
     def __repr__(self) -> str:
@@ -166,7 +173,7 @@ class Tokenization:
         added = self._tokenizer.get_added_tokens_decoder()
         if set(added) <= set(self.special):
             return self
-        return Tokenization(self._tokenizer, self.special, self.segmenter, reads_added=True)
+        return Tokenization(self._tokenizer, self.special, self.segmenter, reads_added=True, keeps_end=self.keeps_end)
 
     @cached_property
     def _names_read(self) -> list[str]:
@@ -232,14 +239,14 @@ class Tokenization:
         """The same tokenizer for a causal model: `encode_one` puts [SEP] before a text, as in causal rows."""
         tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
         frame_causal(tokenizer, self.special.sep)
-        return Tokenization(tokenizer, self.special)
+        return Tokenization(tokenizer, self.special, keeps_end=self.keeps_end)
 
     def for_classes(self) -> Tokenization:
         """The same tokenizer for a causal model that classifies texts: [SEP] A [SEP], and of a pair [SEP] A [SEP] B [SEP]. In
         pretraining, too, a text has [SEP] before and after it, and [CLS] is never seen."""
         tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
         frame(tokenizer, replace(self.special, cls=self.special.sep))
-        return Tokenization(tokenizer, self.special, self.segmenter)
+        return Tokenization(tokenizer, self.special, self.segmenter, keeps_end=self.keeps_end)
 
     def plain(self) -> Tokenizer:
         """A stock tokenizer that adds nothing and takes special tokens' names as plain text; has offsets, unlike `encode`.
