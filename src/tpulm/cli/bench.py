@@ -44,7 +44,7 @@ def bench(
     encoding: Encoding = "utf-8",
     overrides: TuningOverrides = None,
     plain: Annotated[
-        bool, option("Pairs with a masked model: mask only the scored token, not those after it.", "--plain")
+        bool, option("Pairs with a masked model: mask only the scored token, not the later pieces of its word.", "--plain")
     ] = False,
 ) -> None:
     """Fine-tune a model on each task of a benchmark, and print its scores beside published ones.
@@ -75,6 +75,9 @@ def bench(
             )
         _pairs(folder, model, encoding, plain=plain)
         return
+    from tpulm.finetuning.suites import find_suite
+
+    find_suite(suite)
     if workdir is None:
         raise ConfigError("--workdir W says where the models and scores of the tasks go; it is missing")
     if plain:
@@ -121,7 +124,7 @@ def _pairs(path: PurePath, model: PurePath, encoding: str, *, plain: bool) -> No
     def rows(tallies: dict[str, Tally]) -> list[tuple[str, ...]]:
         return [(name, f"{100 * one.accuracy:.1f}", f"{one.pairs:,}", f"{one.ties:,}") for name, one in tallies.items()]
 
-    header, published = ("", "accuracy", "pairs", "ties"), report.benchmark.published if report.benchmark else {}
+    header = ("", "accuracy", "pairs", "ties")
     print_table(f"Minimal pairs, in percent: {model}", rows(report.by_paradigm), header=header)
     if report.by_category:
         print_table("By category", rows(report.by_category), header=header)
@@ -130,8 +133,9 @@ def _pairs(path: PurePath, model: PurePath, encoding: str, *, plain: bool) -> No
         {
             "mean of paradigms": f"{100 * report.accuracy:.1f}",
             "pairs": f"{report.total.pairs:,}, of which {report.total.ties:,} ties, counted as wrong",
+            **({"of": report.name("")} if report.benchmark else {}),
             "scored by": report.method,
-            **{name: f"{score:.1f} (published, on the whole set)" for name, score in published.items()},
+            **{name: f"{score:.1f} (published, on the whole set)" for name, score in report.published.items()},
         },
     )
     print_json(report.values())

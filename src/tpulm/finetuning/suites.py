@@ -100,7 +100,8 @@ def suites() -> dict[str, Suite]:
 def find_suite(name: str) -> Suite:
     known = suites()
     if name not in known:
-        raise ConfigError(f"no suite is named '{name}'.{suggest(name, known)} There are {', '.join(known)}")
+        there = f"There are {', '.join(known)}, and for 'tpulm bench' pairs"
+        raise ConfigError(f"no suite is named '{name}'.{suggest(name, [*known, 'pairs'])} {there}")
     return known[name]
 
 

@@ -54,6 +54,7 @@ class MinimalPair(NamedTuple):
     bad: str
     paradigm: str  # the file's name where it names none
     category: str  # "" where there are none
+    place: str = ""  # its file and line
 
 
 class Tally(NamedTuple):
@@ -83,6 +84,12 @@ class PairsReport(NamedTuple):
         return name if found == whole else f"{found} of {whole} paradigms of {name}"
 
     @property
+    def published(self) -> dict[str, float]:
+        """The benchmark's published accuracies; none beside a part of its paradigms, whose mean is another."""
+        whole = self.benchmark is not None and len(self.by_paradigm) == self.benchmark.paradigms
+        return self.benchmark.published if self.benchmark is not None and whole else {}
+
+    @property
     def accuracy(self) -> float:
         """The mean over paradigms, as BLiMP's and Zorro's scores are given."""
         return sum(tally.accuracy for tally in self.by_paradigm.values()) / len(self.by_paradigm)
@@ -98,7 +105,7 @@ class PairsReport(NamedTuple):
             "method": self.method,
             **self.total._asdict(),
             **tallies,
-            "published": self.benchmark.published if self.benchmark else {},
+            "published": self.published,
         }
 
 
@@ -125,13 +132,13 @@ def read_pairs(path: PurePath, encoding: str = "utf-8") -> list[MinimalPair]:
             file = record_file(one, wording=BENCH_WORDING)
             rows = read_file(file, on_error="stop", skipped=Counter(), encoding=encoding, wording=BENCH_WORDING)
             found = [_pair(row, name) for row in rows]
+        if not found:
+            raise DataError("no pairs of sentences in it", location=one)
         for pair in found:
-            if (other := files.setdefault(pair, one)) != one:
+            if (other := files.setdefault(pair._replace(place=""), one)) != one:
                 twice = f"{printable(other)} and {PurePath(one).name} have the same pair of {pair.good!r} and {pair.bad!r}"
                 raise DataError(f"{twice}: name one of them, or a glob that leaves the copy out", location=str(path))
         pairs += found
-    if not pairs:
-        raise DataError("no pairs of sentences in it", location=str(path))
     return pairs
 
 
@@ -152,7 +159,7 @@ def _read_lines(path: str, name: str, encoding: str) -> Iterator[MinimalPair]:
     category = name.rpartition("-")[0]  # island-effects of island-effects-adjunct_island
     for number in range(0, len(lines), 2):
         bad, good = lines[number : number + 2]
-        yield _checked(MinimalPair(good, bad, name, category), f"{path}, line {number + 1}")
+        yield _checked(MinimalPair(good, bad, name, category, f"{path}, line {number + 1}"))
 
 
 def _pair(row: Row, name: str) -> MinimalPair:
@@ -161,18 +168,18 @@ def _pair(row: Row, name: str) -> MinimalPair:
         columns = ", ".join(row.values)
         raise DataError(f"no sentences called {_GOOD[0]} and {_BAD[0]}, or good and bad; it has {columns}", location=row.place)
     paradigm, category = (
-        str(next((row.values[column] for column in names if row.values.get(column)), other))
+        str(next((row.values[column] for column in names if row.values.get(column) not in (None, "")), other))
         for names, other in ((_PARADIGM, name), (_CATEGORY, ""))
     )
-    return _checked(MinimalPair(row.values[good], row.values[bad], paradigm, category), row.place)
+    return _checked(MinimalPair(row.values[good], row.values[bad], paradigm, category, row.place))
 
 
-def _checked(pair: MinimalPair, location: str) -> MinimalPair:
-    for sentence in pair[:2]:
+def _checked(pair: MinimalPair) -> MinimalPair:
+    for kind, sentence in zip(("good", "bad"), pair[:2], strict=True):
         if not isinstance(sentence, str) or not sentence.strip():
-            raise DataError(f"a sentence is {brief(sentence)}, which is no text", location=location)
+            raise DataError(f"the {kind} sentence is {brief(sentence)}, which is no text", location=pair.place)
     if pair.good == pair.bad:
-        raise DataError(f"both sentences are {pair.good!r}", location=location)
+        raise DataError(f"both sentences are {pair.good!r}: leave the pair out, or mend one", location=pair.place)
     return pair
 
 
@@ -180,9 +187,12 @@ def score_pairs(
     model: LoadedModel, pairs: Sequence[MinimalPair], *, plain: bool = False, progress: Progress = SILENT
 ) -> PairsReport:
     """Which sentence of each pair the model finds likelier. Raises as `sentence_scores`."""
-    sentences = list(dict.fromkeys(sentence for pair in pairs for sentence in pair[:2]))
-    scores = sentence_scores(model, sentences, plain=plain, progress=progress)
-    likelihood = {sentence: score.log_likelihood for sentence, score in zip(sentences, scores, strict=True)}
+    places: dict[str, str] = {}  # the first of each sentence
+    for pair in pairs:
+        for sentence in pair[:2]:
+            places.setdefault(sentence, pair.place)
+    scores = sentence_scores(model, list(places), plain=plain, progress=progress, places=list(places.values()))
+    likelihood = {sentence: score.log_likelihood for sentence, score in zip(places, scores, strict=True)}
     differences = [likelihood[pair.good] - likelihood[pair.bad] for pair in pairs]
 
     def tallies(names: list[str]) -> dict[str, Tally]:
@@ -193,7 +203,7 @@ def score_pairs(
 
     paradigms = tallies([pair.paradigm for pair in pairs])
     causal = model.config.architecture == "decoder"
-    hidden = "one token hidden" if plain else "the rest of its word hidden, too"
+    hidden = "one token hidden" if plain else "later pieces of its word hidden, too"
     method = "log-likelihood" if causal else f"pseudo-log-likelihood, {hidden}"
     benchmark = next((one for paradigm, one in BENCHMARKS.items() if paradigm in paradigms), None)
     if benchmark and len(paradigms) > benchmark.paradigms:  # with pairs of another

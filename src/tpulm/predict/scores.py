@@ -62,9 +62,15 @@ class _Copy(NamedTuple):
 
 @naming_shortage()
 def sentence_scores(
-    model: LoadedModel, sentences: str | Sequence[str], *, plain: bool = False, progress: Progress = SILENT
+    model: LoadedModel,
+    sentences: str | Sequence[str],
+    *,
+    plain: bool = False,
+    progress: Progress = SILENT,
+    places: Sequence[str] = (),
 ) -> list[SentenceScore]:
-    """The score of each sentence; of a causal model its log-likelihood, after the token that begins a text.
+    """The score of each sentence; of a causal model its log-likelihood, after the token that begins a text. `places` say in
+    errors where sentences are.
 
     Raises ConfigError for a model without a head for tokens, DataError for a sentence without tokens or with more than the
     model has positions.
@@ -75,7 +81,7 @@ def sentence_scores(
     of_each = _encode(model, sentences)
     begin = _beginning(model.tokenization) if isinstance(model.params, Decoder) else None
     around = 2 if begin is None else len(begin) - 1  # a causal model need not read the last token
-    _check_lengths(sentences, of_each, around, model.config.max_positions)
+    _check_lengths(sentences, of_each, around, model.config.max_positions, places)
     encoded = list(dict.fromkeys(of_each))  # sentences that read alike are as likely, to the last bit
     copies = _masked_copies(model, encoded, plain=plain) if begin is None else _causal_copies(begin, encoded)
     order = sorted(copies, key=lambda copy: -len(copy.ids))  # long ones first: rows are filled best so
@@ -107,11 +113,13 @@ def _encode(model: LoadedModel, sentences: list[str]) -> list[_Encoded]:
     return encoded
 
 
-def _check_lengths(sentences: Sequence[str], encoded: Sequence[_Encoded], around: int, most: int) -> None:
+def _check_lengths(
+    sentences: Sequence[str], encoded: Sequence[_Encoded], around: int, most: int, places: Sequence[str]
+) -> None:
     """Raise DataError for a sentence that has no tokens, or with `around` others more than `most`."""
     too_long = sum(len(ids) + around > most for ids, _ in encoded)
     for number, (sentence, (ids, _)) in enumerate(zip(sentences, encoded, strict=True), start=1):
-        location = f"sentence {number} of {len(sentences)}"
+        location = places[number - 1] if places else f"sentence {number} of {len(sentences)}"
         if not ids:
             raise DataError(f"no tokens in {sentence!r}", location=location)
         if len(ids) + around > most:
