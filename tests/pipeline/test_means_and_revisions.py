@@ -70,7 +70,9 @@ def test_the_model_is_the_mean_of_the_last_checkpoints(corpus: Path, states: dic
     assert_exported(tmp_path, states[8])
     card = tmp_path / "export" / "README.md"
     assert alone.eval_loss != summary.eval_loss and "pairs of mine" not in card.read_text()  # another model's
+    assert "train.checkpoint.average_last" not in card.read_text()
     assert tpulm.run(config, tmp_path).eval_loss == summary.eval_loss and "pairs of mine" in card.read_text()
+    assert "train.checkpoint.average_last" in card.read_text() and "train.checkpoint.every_steps" in card.read_text()
 
     shutil.rmtree(tmp_path / "export")
     shutil.rmtree(tmp_path / "checkpoints" / "6")
@@ -123,6 +125,8 @@ def test_checkpoints_by_words_become_revisions(corpus: Path, states: dict[int, A
     assert [one.revision for one in branches] == [None, "chck_150", "chck_160", "chck_700"]
     assert {file.name for file in branches[1].files} >= {"model.safetensors", "config.json", "tokenizer.json"}
 
+    with pytest.raises(ConfigError, match="the run reads fewer than 1,000,000"):
+        pipeline.export_revisions(configured(corpus, keep_at_words=(1_000_000,), keep=2), tmp_path)
     notes = Notes()
     other = configured(corpus, keep_at_words=(300, 700), keep=2)  # 300 words were read before they were asked for
     assert list(pipeline.export_revisions(other, tmp_path, progress=notes)) == ["chck_700"]

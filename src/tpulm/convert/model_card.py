@@ -263,11 +263,14 @@ def settings(config: RunConfig, *, imported: bool = False) -> list[Row]:
     }
     of_rows = {"sequence_length", "rows", "next_sentence"} if imported else None
     phases = {str(number): phase.model_dump(mode="json", exclude_none=True) for number, phase in enumerate(config.phases, 1)}
+    train = config.train.model_dump(mode="json", include={"steps", "batch_size", "seed", "optimizer", "objective"})
+    if config.train.checkpoint.average_last is not None:  # of checkpoints at multiples of every_steps
+        train["checkpoint"] = config.train.checkpoint.model_dump(mode="json", include={"average_last", "every_steps"})
     groups = {
         **({} if imported else of_texts),
         "data": config.data.model_dump(mode="json", include=of_rows, exclude={"part_bytes", "block_rows"}),
         "model": config.model.model_dump(mode="json"),
-        "train": config.train.model_dump(mode="json", include={"steps", "batch_size", "seed", "optimizer", "objective"}),
+        "train": train,
         "phases": phases,
     }
     return [(name, json.dumps(value, ensure_ascii=False)) for name, value in flatten(groups) if value is not None]
