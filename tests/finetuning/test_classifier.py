@@ -56,7 +56,8 @@ def test_the_usual_learning_rate_is_that_of_a_model_of_this_width(encoder: Path,
     classifier.params = classifier.first_params(0)
     classifier.save_pretrained(tmp_path / "out")
     assert tpulm.load_model(tmp_path / "out").pretrained_here
-    for architecture, width, rate in (("electra", 256, 1e-3), ("bert", 512, 5e-5), ("electra", 512, 1e-4)):
+    rates = ("electra", 256, 1e-3), ("decoder", 256, 3e-4), ("bert", 512, 5e-5), ("electra", 512, 1e-4), ("decoder", 512, 5e-5)
+    for architecture, width, rate in rates:
         model = ModelConfig.model_validate({"architecture": architecture, "hidden_size": width, "num_heads": 4})
         assert FinetuneConfig().for_model(model, pretrained_here=True).learning_rate == rate
 

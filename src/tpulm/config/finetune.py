@@ -80,7 +80,8 @@ class FinetuneConfig(Settings):
     class_weights: Literal["balanced"] | None = None
     epochs: Annotated[int, Field(ge=1, le=10_000)] = 3  # number of epochs, at most: see patience
     batch_size: BatchSize = 32  # rows per step, over all devices
-    # the peak; None: 1e-3 for a model that tpulm pretrained and that is at most 384 wide; else electra 1e-4, others 5e-5
+    # the peak; None: 1e-3 (a causal model's 3e-4) for what tpulm pretrained and is at most 384 wide; else electra 1e-4, others
+    # 5e-5
     learning_rate: PositiveFloat | None = None
     # layer-wise learning-rate decay: each layer has this fraction of the rate of the layer above; None: electra 0.8, others 1.0
     # (no decay)
@@ -188,4 +189,6 @@ class FinetuneConfig(Settings):
 def narrow_learning_rate(model: ModelConfig, *, pretrained_here: bool) -> float | None:
     """The peak learning rate for a narrow model which was pretrained for minutes or hours (benchmarks/finetuning_rates.py,
     docs/experiments.md); None for others, which published rates suit."""
-    return 1e-3 if pretrained_here and model.hidden_size <= _NARROW else None
+    if not pretrained_here or model.hidden_size > _NARROW:
+        return None
+    return 3e-4 if model.architecture == "decoder" else 1e-3
