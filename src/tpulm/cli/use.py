@@ -83,8 +83,9 @@ def generate(
     from tpulm.predict.generate import Sampling, collect, settings_not_applied, stream
 
     prompts = prompts or [""]
-    loaded = load(model)
-    if ignored := settings_not_applied(local_or_hub(model)):
+    source = local_or_hub(model)
+    loaded = load(source)
+    if ignored := settings_not_applied(source):
         asked = ", ".join(f"{name} = {json.dumps(value)}" for name, value in ignored.items())
         say_note(f"generation_config.json asks for {asked}; that is not done here, so transformers writes other texts")
     warn_of_unknown_text(loaded.tokenization, prompts)

@@ -150,12 +150,12 @@ def _framed(
     of: np.ndarray | None = None,
 ) -> Rows:
     """Rows `[CLS] … [SEP] … [SEP]`: row i takes from each part the tokens between its two places, int64 [N, 2]."""
-    between = tokenization.separators - 1 if len(parts) > 1 else 0
+    begin_id, between = tokenization.begins, tokenization.separators - 1 if len(parts) > 1 else 0
     starts = np.concatenate([[0], np.cumsum(1 + between + sum(places[:, 1] - places[:, 0] + 1 for _, places in parts))])
     ids = np.full(starts[-1], tokenization.special.sep, np.int32)
     spans = np.zeros((len(ids), 2), np.int64) if offsets else None
     for row, at in enumerate(starts[:-1].tolist()):
-        ids[at] = tokenization.begins
+        ids[at] = begin_id
         for number, (tokens, places) in enumerate(parts):
             begin, end = places[row].tolist()
             at += between if number else 0

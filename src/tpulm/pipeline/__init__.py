@@ -545,10 +545,10 @@ class Stages:
         committed, folder = storage.committed_steps(self.workdir / "checkpoints"), self.workdir / REVISIONS
         steps = {name: step for name, step in self.revisions.items() if step in committed}
         if not steps:
-            words = self.config.train.checkpoint.keep_at_words
-            asked = "none is left" if self.revisions else "train.checkpoint.keep_at_words asks for them"
-            asked = f"the run reads fewer than {min(words):,}" if words and not self.revisions else asked
-            raise ConfigError(f"{self.workdir} has no checkpoint by words: {asked}")
+            why = "none is left" if self.revisions else "train.checkpoint.keep_at_words asks for them"
+            if (words := self.config.train.checkpoint.keep_at_words) and not self.revisions:
+                why = f"the run reads fewer than {min(words):,}"
+            raise ConfigError(f"{self.workdir} has no checkpoint by words: {why}")
         if absent := ", ".join(name for name in self.revisions if name not in steps):
             self.progress.note(f"{absent}: no checkpoint; training has not come so far, or was past it when it was asked for")
         for name, step in steps.items():

@@ -86,8 +86,9 @@ class PairsReport(NamedTuple):
     @property
     def published(self) -> dict[str, float]:
         """The benchmark's published accuracies; none beside a part of its paradigms, whose mean is another."""
-        whole = self.benchmark is not None and len(self.by_paradigm) == self.benchmark.paradigms
-        return self.benchmark.published if self.benchmark is not None and whole else {}
+        if self.benchmark is None or len(self.by_paradigm) != self.benchmark.paradigms:
+            return {}
+        return self.benchmark.published
 
     @property
     def accuracy(self) -> float:

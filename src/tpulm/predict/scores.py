@@ -69,8 +69,8 @@ def sentence_scores(
     progress: Progress = SILENT,
     places: Sequence[str] = (),
 ) -> list[SentenceScore]:
-    """The score of each sentence; of a causal model its log-likelihood, after the token that begins a text. `places` say in
-    errors where sentences are.
+    """The score of each sentence; of a causal model its log-likelihood, after the token that begins a text. `places`, such as
+    a file and line for each sentence, are where errors point.
 
     Raises ConfigError for a model without a head for tokens, DataError for a sentence without tokens or with more than the
     model has positions.
