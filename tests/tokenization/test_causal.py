@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import write_vocabulary
+from made_up import of_transformers, write_vocabulary
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from tpulm import tokenization
@@ -57,17 +57,27 @@ def test_gpt2_puts_nothing_before_a_prompt_and_begins_an_empty_one(two_files: Pa
     assert made.decode([6, 5, 2]) == "low"
 
 
-def test_llama_s_file_begins_every_prompt_unless_add_bos_token_says_otherwise(one_file: Path):
+def test_llama_s_file_begins_every_prompt(one_file: Path):
     made = load_causal(one_file)
     assert (made.encode_one("low"), made.encode_one("")) == ([7, 5, 2], [7])
     assert (made.ends, made.special.sep) == ({6, 8}, 6)
     copy = pickle.loads(pickle.dumps(made))
     assert (copy.ends, copy.encode_one(""), copy.fingerprint) == (made.ends, [7], made.fingerprint)
-    write(one_file, tokenizer_config={"add_bos_token": False})
-    assert load_causal(one_file).encode_one("low") == [5, 2]
-    assert load_causal(one_file).encode_one("") == [7]
-    write(one_file, tokenizer_config={"add_bos_token": True})
-    assert load_causal(one_file).encode_one("low") == [7, 5, 2]
+
+
+@pytest.mark.parametrize(
+    ("files", "adds", "begins"), [("one_file", False, True), ("two_files", False, False), ("two_files", True, True)]
+)
+def test_add_bos_token_counts_beside_vocab_json_alone_as_in_transformers(
+    request: pytest.FixtureRequest, files: str, adds: bool, begins: bool
+):
+    folder = request.getfixturevalue(files)
+    write(folder, config={"model_type": "gpt2", "eos_token_id": 6, "bos_token_id": 7})
+    settings = {"tokenizer_class": "GPT2Tokenizer", "bos_token": "<s>", "eos_token": "<|endoftext|>", "unk_token": "<|stop|>"}
+    write(folder, tokenizer_config=settings | {"add_bos_token": adds})
+    ids = load_causal(folder).encode_one("low")
+    assert ids == ([7, 5, 2] if begins else [5, 2])
+    assert ids == of_transformers(folder)("low").input_ids
 
 
 def test_which_tokens_end_a_text(one_file: Path):

@@ -1,7 +1,7 @@
 """Tokenizers of third-party causal models, which lack [CLS], [SEP] and [MASK] and begin texts in their own way.
 
-The tokenizer's file says what precedes a prompt (GPT-2: nothing; Llama: a beginning-of-text token), unless
-tokenizer_config.json has `add_bos_token`, which takes precedence in transformers too.
+tokenizer.json says what precedes a prompt (GPT-2: nothing; Llama: a beginning-of-text token); where there is only vocab.json,
+`add_bos_token` in tokenizer_config.json says so, as in transformers 5.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def load_causal(folder: str | os.PathLike[str], config: TokenizerConfig | None =
             location=str(source),
         )
     begin = next(iter(_ids("bos_token", tokenizer, files, settings, source)), ends[0])
-    if settings.add_bos_token is not None:
-        frame_causal(tokenizer, begin if settings.add_bos_token else None)
+    if settings.add_bos_token and not storage.exists(source / TOKENIZER):
+        frame_causal(tokenizer, begin)
     return CausalTokenization(tokenizer, begin=begin, ends=ends)
 
 

@@ -188,11 +188,11 @@ def frame(tokenizer: Tokenizer, tokens: SpecialTokens) -> None:
     )
 
 
-def frame_causal(tokenizer: Tokenizer, begin: int | None) -> None:
-    """Begin texts with this token, if any, and add nothing at the end, as causal models expect."""
-    names = [] if begin is None else [tokenizer.id_to_token(begin)]
+def frame_causal(tokenizer: Tokenizer, begin: int) -> None:
+    """Begin texts with this token and add nothing at the end, as causal models expect."""
+    name = tokenizer.id_to_token(begin)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=[*names, "$A"], pair=[*names, "$A", *names, "$B"], special_tokens=[(name, begin) for name in names]
+        single=[name, "$A"], pair=[name, "$A", name, "$B"], special_tokens=[(name, begin)]
     )
 
 
