@@ -188,6 +188,8 @@ def test_what_cannot_be_scored():
             sentence_scores(load_model(built("bert")), sentences)
     with pytest.raises(ConfigError, match="detection"):
         sentence_scores(load_model(built("electra")), "the film")
+    with pytest.raises(ConfigError, match="plain"):
+        sentence_scores(load_model(built("decoder")), "the film", plain=True)
 
 
 FILES = {
@@ -232,12 +234,25 @@ def test_pairs_in_a_named_encoding(tmp_path: Path, name: str):
 
 
 def test_files_that_hold_none(tmp_path: Path):
-    tables = "good\tworse\na\tb\n", "good\tbad\na\t\n", "good\tbad\na\ta\n"
+    tables = "good;bad\na;b\n", "good\tworse\na\tb\n", "good\tbad\na\t\n", "good\tbad\na\ta\n", "good\tgood\tbad\na\tb\tc\n"
     others = ("a.txt", "one line\n"), ("a.jsonl", '{"good": 1, "bad": "b"}\n'), ("a.jsonl", "")
     for name, content in (*(("a.tsv", table) for table in tables), *others):
         (tmp_path / name).write_text(content)
-        with pytest.raises(DataError, match=name):
+        with pytest.raises(DataError, match=name) as failure:
             read_pairs(PurePath(tmp_path / name))
+        assert "--no-header" not in str(failure.value)
+    (tmp_path / "a.txt").write_text("a b\nb a\n\nc d\nd c\n")
+    with pytest.raises(DataError, match=r"a\.txt, line 3: a blank line"):
+        read_pairs(PurePath(tmp_path / "a.txt"))
+
+
+def test_files_about_the_pairs_are_left_out_with_a_note(tmp_path: Path):
+    for name, content in (FILES | {"README.md": "About", "config.json": "{}"}).items():
+        if name in ("a.tsv", "README.md", "config.json"):
+            (tmp_path / name).write_text(content)
+    notes: list[str] = []
+    assert len(read_pairs(tmp_path, note=notes.append)) == 1
+    assert [word in notes[0] for word in ("README.md", "config.json", "a.tsv")] == [True, True, False]
 
 
 def test_an_empty_file_among_others_is_named(tmp_path: Path):
@@ -297,10 +312,12 @@ def test_the_report_and_the_card_of_a_run_tell_its_score(
     monkeypatch.chdir(folder)
     scored = invoke("bench", "pairs", given.format(folder), "--model", workdir, "--json")
     accuracy = f"{json.loads(scored.stdout)['accuracy']:.1%}"
+    invoke("bench", "pairs", given.format(folder), "--model", workdir, "--plain", code=0)
     invoke("export", workdir, code=0)
     page, card = ((workdir / name).read_text() for name in ("report/index.html", "export/README.md"))
-    (row,) = [line for line in card.splitlines() if "minimal pairs of mine" in line]
-    assert accuracy in row and "minimal pairs of mine" in page
+    row, plain = (line for line in card.splitlines() if "minimal pairs of mine" in line)
+    assert accuracy in row and "later pieces" in row and "minimal pairs of mine" in page
+    assert ", plain |" in plain and "one token hidden" in plain
 
 
 def test_the_score_of_a_run_that_is_under_way_is_told_and_not_kept(toy_run: tuple[Any, Path, Any], tmp_path: Path):

@@ -116,7 +116,7 @@ def _pairs(path: PurePath, model: PurePath, encoding: str, *, plain: bool) -> No
 
     is_run = exists(model / "run.json")
     under_way = is_run and holder(model) is not None  # its checkpoint may be another once the score is there
-    pairs, loaded = read_pairs(path, encoding), load(model)
+    pairs, loaded = read_pairs(path, encoding, say), load(model)
     warn_of_unknown_text(loaded.tokenization, [sentence for pair in pairs for sentence in pair[:2]])
     with drawn_progress() as progress:
         report = score_pairs(loaded, pairs, plain=plain, progress=progress)
@@ -146,5 +146,5 @@ def _pairs(path: PurePath, model: PurePath, encoding: str, *, plain: bool) -> No
 
         named = path if path.name.strip(".") else Path(path).resolve()
         name = f"{named.parent.name}/{named.name}" if has_magic(named.name) else named.name
-        pipeline.record_pairs(model, report.name(name), report)
+        pipeline.record_pairs(model, report.name(name) + ", plain" * plain, report)
         say(f"{model}: its report tells this score, and so will its card ('tpulm export {model}')")

@@ -156,7 +156,8 @@ def _table_records(lines: Iterator[Lines], kind: Literal["csv", "tsv"], faults: 
         raise DataError(f"the header cannot be read: {fault[1]}", location=location)
     if header:
         names = [name or f"column {number}" for number, name in enumerate(first[1], 1)]  # as in "text,label,,"
-        _check_names(names, location)
+        option = "" if faults.wording is BENCH_WORDING else ", or give --no-header"
+        _check_names(names, location, f". If this is a row of data, put a header in front of it{option}.")
     else:
         names = [str(number) for number in range(1, len(first[1]) + 1)]
         rows = chain([first], rows)
@@ -252,15 +253,11 @@ def _named(value: Any, feature: Any) -> Any:
     return names[value] if type(value) is int and 0 <= value < len(names) else value
 
 
-def _check_names(names: list[str], location: str) -> None:
+def _check_names(names: list[str], location: str, advice: str = "") -> None:
     """Raise DataError if two columns have the same name."""
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
-        raise DataError(
-            f"{names.count(twice)} columns are named '{twice}'; rename all but one. If this is a row of data, put a "
-            "header in front of it, or give --no-header.",
-            location=location,
-        )
+        raise DataError(f"{names.count(twice)} columns are named '{twice}'; rename all but one{advice}", location=location)
 
 
 class RowWriter:

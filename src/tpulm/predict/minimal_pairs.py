@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
@@ -110,14 +110,16 @@ class PairsReport(NamedTuple):
         }
 
 
-def read_pairs(path: PurePath, encoding: str = "utf-8") -> list[MinimalPair]:
-    """The pairs of a file, a glob, or all files of a folder.
+def read_pairs(
+    path: PurePath, encoding: str = "utf-8", note: Callable[[str], None] = lambda message: None
+) -> list[MinimalPair]:
+    """The pairs of a file, a glob, or all files of a folder but those about the data (README.md), of which there is a `note`.
 
     jsonl, tsv, csv and Parquet have a column with the good and one with the bad sentence, perhaps others with the paradigm and
     its category (BLiMP, JBLiMP). In Zorro's text files (.txt) a bad line is followed by its good one. Raises ConfigError if
     there is no such file, DataError with the place.
     """
-    paths = list(find_paths(str(path)))
+    paths = list(find_paths(str(path), note))
     texts = [one for one in paths if suffixes(one)[0] == ".txt"]
     if texts and len(texts) < len(paths):
         other = next(one for one in paths if one not in texts)
@@ -134,7 +136,7 @@ def read_pairs(path: PurePath, encoding: str = "utf-8") -> list[MinimalPair]:
             rows = read_file(file, on_error="stop", skipped=Counter(), encoding=encoding, wording=BENCH_WORDING)
             found = [_pair(row, name) for row in rows]
         if not found:
-            raise DataError("no pairs of sentences in it", location=one)
+            raise DataError("no pairs of sentences in it; remove the file, or name the others", location=one)
         for pair in found:
             if (other := files.setdefault(pair._replace(place=""), one)) != one:
                 twice = f"{printable(other)} and {PurePath(one).name} have the same pair of {pair.good!r} and {pair.bad!r}"
@@ -155,8 +157,15 @@ def _read_lines(path: str, name: str, encoding: str) -> Iterator[MinimalPair]:
     faults = new_faults("stop", path, BENCH_WORDING)
     chunks = read_lines(ByteStream(path, suffixes(path)[1], faults), find_codec(encoding), faults)
     lines = [line for chunk in chunks for line in chunk.split()]
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            raise DataError(
+                "a blank line, where a bad sentence and its good one take turns; remove it", location=f"{path}, line {number}"
+            )
     if len(lines) % 2:
-        raise DataError(f"{len(lines)} lines, which are no pairs of a bad sentence and its good one", location=path)
+        raise DataError(
+            f"{len(lines)} lines, which are no pairs: a bad sentence and, in the next line, its good one", location=path
+        )
     category = name.rpartition("-")[0]  # island-effects of island-effects-adjunct_island
     for number in range(0, len(lines), 2):
         bad, good = lines[number : number + 2]
@@ -166,8 +175,12 @@ def _read_lines(path: str, name: str, encoding: str) -> Iterator[MinimalPair]:
 def _pair(row: Row, name: str) -> MinimalPair:
     good, bad = (next((column for column in names if column in row.values), None) for names in (_GOOD, _BAD))
     if good is None or bad is None:
-        columns = ", ".join(row.values)
-        raise DataError(f"no sentences called {_GOOD[0]} and {_BAD[0]}, or good and bad; it has {columns}", location=row.place)
+        columns = ", ".join(map(repr, row.values))
+        raise DataError(
+            f"no sentences called {_GOOD[0]} and {_BAD[0]}, or good and bad; its columns are {columns}. Rename them (.csv has "
+            "commas between them, .tsv tabs)",
+            location=row.place,
+        )
     paradigm, category = (
         str(next((row.values[column] for column in names if row.values.get(column) not in (None, "")), other))
         for names, other in ((_PARADIGM, name), (_CATEGORY, ""))

@@ -72,12 +72,14 @@ def sentence_scores(
     """The score of each sentence; of a causal model its log-likelihood, after the token that begins a text. `places`, such as
     a file and line for each sentence, are where errors point.
 
-    Raises ConfigError for a model without a head for tokens, DataError for a sentence without tokens or with more than the
-    model has positions.
+    Raises ConfigError for a model without a head for tokens, and for `plain` of a causal one; DataError for a sentence without
+    tokens or with more than the model has positions.
     """
     sentences = [sentences] if isinstance(sentences, str) else list(sentences)
     if not isinstance(model.params, Decoder) and not hasattr(model.params, "masked_head"):
         raise ConfigError(f"a model with the head '{model.head}' scores no sentences; name a causal or a masked one")
+    if plain and isinstance(model.params, Decoder):
+        raise ConfigError("a causal model hides no token, so there is no plain score of it; leave 'plain' out")
     of_each = _encode(model, sentences)
     begin = _beginning(model.tokenization) if isinstance(model.params, Decoder) else None
     around = 2 if begin is None else len(begin) - 1  # a causal model need not read the last token
