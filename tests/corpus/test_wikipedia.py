@@ -108,6 +108,7 @@ def page(title: str, text: str, *, ns: int = 0, redirect: bool = False, model: s
         ("{{US$|5 million}} {{INR|5}} {{RMS|Titanic}}", "US$5 million ₹5 RMS Titanic"),
         ("{{gloss|dog}} {{circa|1900}}", "'dog' c. 1900"),
         ("{{as of|2010}}, {{As of|2013|June|8|lc=y}}, {{as of|2015|since=y}}", "As of 2010, as of 8 June 2013, Since 2015"),
+        ("{{USS|Enterprise|CV-6}}, {{SMS|Emden|1908|6}}, {{HMS|Hood}}", "USS Enterprise (CV-6), SMS Emden, HMS Hood"),
         ("{{As of|2009|alt=By 2009}} {{circa|1850|1900}}", "By 2009 c. 1850 – c. 1900"),
         ("{{harvtxt|Boolos|Jeffrey|1974|p=5}}, {{Harvtxt|Kim|2001}}", "Boolos & Jeffrey (1974, p. 5), Kim (2001)"),
         ("{{nihongo|Manga|漫画||lit. whimsical pictures}}", "Manga (漫画, lit. whimsical pictures)"),
