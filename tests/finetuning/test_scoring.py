@@ -51,6 +51,7 @@ SIX_RIGHT = logits([1, 1, 0, 0, 0, 0, 1, 1, 1, 1])  # of ten, by both answers
         ("classification", SIX_RIGHT, ONE_OF_TWO, {}, ["0.6000.*always answering pos"]),
         ("classification", SIX_RIGHT, ONE_OF_TWO, {"metric": "macro_f1"}, []),
         ("classification", logits([0] * 3 + [1] * 7), ONE_OF_TWO, {"before": 0.9}, ["did not help.*0.9000.*0.9000"]),
+        ("classification", logits(ONE_OF_TWO), ONE_OF_TWO, {"before": 1.0}, []),
         ("regression", [[2.0], [2.001], [2.0], [2.001]], FIVE_STEPS, {}, ["answers 2 to everything", "always answering 2.5"]),
         ("regression", [[4.0], [3.0], [2.0], [1.0]], FIVE_STEPS, {}, ["5.0000.*always answering 2.5"]),
         ("regression", [[1.2], [2.1], [2.9], [3.6]], FIVE_STEPS, {}, []),

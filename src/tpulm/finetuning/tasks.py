@@ -404,7 +404,8 @@ def model_warnings(
     name = task.config.chosen_by
     warnings = task.warnings(outputs, data, training=training, names=names)
     value = task.scores(outputs, data, names)[name]
-    if not task.config.is_better(value, before):
+    perfect = value == before == 1.0  # of every metric whose highest value is the best, the highest
+    if not task.config.is_better(value, before) and not perfect:
         warnings.append(f"training did not help: its {score_text(name, value)} is no better than before: {decimals(before)}")
     return warnings
 
