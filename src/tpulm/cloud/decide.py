@@ -297,12 +297,10 @@ def _without_node(job: Job, observed: Observation, now: float, policy: Policy) -
 
 
 def _intended(job: Job, node: Node, observed: Observation, policy: Policy) -> Action:
+    if observed.state is not None and observed.foreign:
+        return MarkForDeletion("taken", f"{node.name} exists in {node.zone} and belongs to another run")
     if observed.state is not None:
-        return (
-            MarkForDeletion("taken", f"{node.name} exists in {node.zone} and belongs to another run")
-            if observed.foreign
-            else Do.ADOPT
-        )
+        return Do.ADOPT
     if observed.silence or observed.outcome is not None:  # a supervisor created it, and was killed before it recorded that
         if _answers(observed, policy):
             return Wait(f"{node.name} is heard, and not seen yet")
@@ -412,12 +410,9 @@ def _exhausted_limit(job: Job, now: float, policy: Policy) -> tuple[Ending, str]
     if policy.deadline is not None and now + policy.margin >= policy.deadline:
         return "deadline", "the deadline is reached; a later one continues"
     if policy.budget is not None:
-        needed = job.dollars(now) + policy.margin / 3600 * job.most_dollars_per_hour
-        if needed >= policy.budget:
-            return (
-                "budget",
-                f"the budget of {dollars(policy.budget)} is used up ({dollars(job.dollars(now))}); a larger one continues",
-            )
+        spent = job.dollars(now)
+        if spent + policy.margin / 3600 * job.most_dollars_per_hour >= policy.budget:
+            return "budget", f"the budget of {dollars(policy.budget)} is used up ({dollars(spent)}); a larger one continues"
     return None
 
 
