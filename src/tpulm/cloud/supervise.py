@@ -229,12 +229,12 @@ class Supervisor:
         if isinstance(action, ForSpareNode) and action.action is Do.CREATE:
             view = jobs.of_spare(job, action.node)
             seen = observed.spare[action.node] or Observation()
-            return jobs.with_spare(job, self._create(view, action.action, seen, now))
+            return jobs.with_spare(job, self._create(view, seen, now))
         if action is Do.CREATE:
-            return self._create(job, action, observed, now)
+            return self._create(job, observed, now)
         return recorded(job, action, observed, now)
 
-    def _create(self, job: Job, action: Action, observed: Observation, now: float) -> Job:
+    def _create(self, job: Job, observed: Observation, now: float) -> Job:
         assert job.node is not None
         try:
             operation = self.provider.create(self.request(job, job.node))
@@ -244,7 +244,7 @@ class Supervisor:
             action = refused(job, job.node, error.kind, str(error), now, self.policy)
             self._log(describe(job, action))
             return recorded(job, action, observed, now)
-        return jobs.with_node(recorded(job, action, observed, now), operation=operation)
+        return jobs.with_node(recorded(job, Do.CREATE, observed, now), operation=operation)
 
     def _delete(self, job: Job, observed: Observation, now: float) -> None:
         """Delete every existing node that is given up. What cannot be deleted now is retried at the next look."""
