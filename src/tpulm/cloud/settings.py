@@ -162,10 +162,6 @@ class CloudSettings(Settings):
         return accelerators.find(self.accelerator)
 
     @property
-    def buckets(self) -> tuple[str, ...]:
-        return (self.bucket,) if self.bucket else ()
-
-    @property
     def secret_names(self) -> tuple[str, ...]:
         """The secrets in Secret Manager."""
         return tuple(dict.fromkeys(secret for secret in self.secrets.values() if not secret.startswith("gs://")))

@@ -249,7 +249,8 @@ def _apis(project: Project) -> SetupCheck:
 def _own_rights(project: Project) -> SetupCheck:
     rest, settings = project.rest, project.settings
     grants = [_Grant(policies.project(rest), _NODES, "roles/tpu.admin")]
-    grants += [_Grant(policies.bucket(rest, name), _OBJECTS, "roles/storage.objectAdmin") for name in settings.buckets]
+    if settings.bucket:
+        grants.append(_bucket_grant(project))
     account = policies.account(rest, settings.service_account)
     grants.append(_Grant(account, ("iam.serviceAccounts.actAs",), "roles/iam.serviceAccountUser"))
     lacking, roles = [], []
@@ -468,13 +469,12 @@ def _worker_account(project: Project) -> SetupCheck:
 
 def _worker_rights(project: Project) -> SetupCheck:
     """A VM that may not delete itself is billed after its end until a supervisor deletes it."""
-    role = f"projects/{project.id}/roles/tpulmWorker"
-    buckets = [policies.bucket(project.rest, bucket) for bucket in project.settings.buckets]
-    return _granted(
-        project,
-        _Grant(policies.project(project.rest), _SELF_DELETION, role),
-        *(_Grant(place, _OBJECTS, "roles/storage.objectAdmin") for place in buckets),
-    )
+    own = _Grant(policies.project(project.rest), _SELF_DELETION, f"projects/{project.id}/roles/tpulmWorker")
+    return _granted(project, own, *([_bucket_grant(project)] if project.settings.bucket else []))
+
+
+def _bucket_grant(project: Project) -> _Grant:
+    return _Grant(policies.bucket(project.rest, project.settings.bucket), _OBJECTS, "roles/storage.objectAdmin")
 
 
 def _secrets(project: Project) -> SetupCheck:
