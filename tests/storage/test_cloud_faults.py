@@ -54,7 +54,7 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "create": lambda tmp_path: storage.create_if_absent(f"{FOLDER}/y", CONTENT),
     "read": lambda tmp_path: storage.read_bytes(f"{FOLDER}/x"),
     "read in pieces": lambda tmp_path: read_in_pieces(f"{FOLDER}/x"),
-    "read a range": lambda tmp_path: storage.open_ranges(f"{FOLDER}/x").read(5, 5000),
+    "read a range": lambda tmp_path: storage.Ranges(f"{FOLDER}/x").read(5, 5000),
     "download": lambda tmp_path: cloud.download(storage.as_path(f"{FOLDER}/x"), tmp_path / "copy"),
     "look": lambda tmp_path: storage.info(f"{FOLDER}/x"),
     "exists": lambda tmp_path: storage.exists(FOLDER),

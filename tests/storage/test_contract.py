@@ -236,13 +236,13 @@ class TestReading:
                 assert stream.read() == self.CONTENT[10:]
 
     def test_ranges(self, path: PurePath, gcs: Emulator):
-        ranges = storage.open_ranges(path)
+        ranges = storage.Ranges(path)
         for count, (start, stop) in enumerate(((0, 10), (299_990, 300_000), (0, 300_000)), 1):
             assert bytes(ranges.read(start, stop)) == self.CONTENT[start:stop]
             assert gcs.requests.get("GET media", 0) == (count if storage.is_remote(path) else 0), "only the range is read"
         assert bytes(ranges.read(7, 7)) == b""
         storage.write_atomic(path, b"")
-        assert bytes(storage.open_ranges(path).read(0, 0)) == storage.read_bytes(path) == b""
+        assert bytes(storage.Ranges(path).read(0, 0)) == storage.read_bytes(path) == b""
 
     def test_the_whole_and_its_digest(self, path: PurePath):
         assert storage.read_bytes(path) == self.CONTENT

@@ -56,7 +56,7 @@ def find_checkpoint(path: PurePath) -> PurePath | None:
         )
     info = storage.info(path)
     if info is not None:
-        if is_table(bytes(storage.open_ranges(path).read(max(info.size - 8, 0), info.size))):
+        if is_table(bytes(storage.Ranges(path).read(max(info.size - 8, 0), info.size))):
             raise DataError(
                 "a checkpoint of version 1, a single file, which is not read; load it with TensorFlow and save it again with "
                 "tf.compat.v1.train.Saver(), which writes .index and .data files",
@@ -224,7 +224,7 @@ class Bundle(Mapping[str, StoredTensor]):
                     f"{plural(self._shards, 'data file')}, all in one folder. Copy {path.name} there too",
                     location=where,
                 )
-            self._opened[entry.shard_id] = (info.size, storage.open_ranges(path))
+            self._opened[entry.shard_id] = (info.size, storage.Ranges(path))
         size, ranges = self._opened[entry.shard_id]
         if end > size:
             raise damaged(f"its {entry.size:,} bytes end at byte {end:,}, and the file has {size:,}: it was cut off", where)

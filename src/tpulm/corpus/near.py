@@ -156,7 +156,7 @@ def _union_path(workdir: str | os.PathLike[str]) -> PurePath:
 
 def _entries(piece: _SpilledPiece, band: int, first: int, last: int) -> Iterator[tuple[np.ndarray, Keys]]:
     """For each run: the hashes of one band in [first, last), uint64 [N], and the keys of their documents."""
-    ranges, before = storage.open_ranges(piece.files[0]), 0
+    ranges, before = storage.Ranges(piece.files[0]), 0
     for run, item in zip(piece.runs, SpillReader(piece.spill, piece.runs).slices(), strict=True):
         start = 8 * (piece.bands.bands * before + band * run.documents)
         hashes = np.frombuffer(ranges.read(start, start + 8 * run.documents), "<u8")
@@ -191,7 +191,7 @@ def _keys_between(path: PurePath, low: int, high: int) -> Keys:
     """The keys with low <= first half < high in a file of ascending keys."""
     info = storage.info(path)
     size = 0 if info is None else info.size // _PAIR.itemsize
-    ranges = storage.open_ranges(path)
+    ranges = storage.Ranges(path)
 
     def read(first: int, last: int) -> Keys:
         pairs = np.frombuffer(ranges.read(first * _PAIR.itemsize, last * _PAIR.itemsize), _PAIR)

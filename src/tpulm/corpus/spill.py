@@ -127,7 +127,7 @@ class SpillReader:
             what = "gone" if info is None else f"damaged ({info.size} bytes, not {size})"
             manifest = path.parent.parent / "manifest.json"
             raise StorageError(f"the documents in {path} are {what}; delete {manifest} and run the same command again")
-        self._bytes = storage.open_ranges(path)
+        self._bytes = storage.Ranges(path)
         self._runs = runs
 
     def slices(self, low: int = 0, high: int = RANGE) -> Iterator[SpillSlice]:

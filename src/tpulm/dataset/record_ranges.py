@@ -114,7 +114,7 @@ def rows_of_part(pieces: Iterable[tuple[PurePath, ImportedRange]], part: int, dt
         first, last = (record.part_ends[part - 1] if part else 0), record.part_ends[part]
         if first < last:
             offset = record.bytes - record.part_ends[-1] * dtype.itemsize  # NumPy's header
-            data = storage.open_ranges(path).read(offset + first * dtype.itemsize, offset + last * dtype.itemsize)
+            data = storage.Ranges(path).read(offset + first * dtype.itemsize, offset + last * dtype.itemsize)
             arrays.append(np.frombuffer(data, dtype))
             held.append(np.full(last - first, record.held_out))
     rows = np.concatenate(arrays)

@@ -70,7 +70,6 @@ from tpulm.storage.staging import (
     abandon as abandon,
     built_aside as built_aside,
     local_copy as local_copy,
-    open_ranges as open_ranges,
     remove_leftovers as remove_leftovers,
     scratch_folder as scratch_folder,
     stream_aside as stream_aside,

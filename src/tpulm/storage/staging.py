@@ -195,18 +195,14 @@ class Mirror:
 class Ranges:
     """Random access to a file: memory-mapped if local, by range requests in Cloud Storage."""
 
-    def __init__(self, path: PurePath):
-        self._path = path
+    def __init__(self, path: str | os.PathLike[str]):
+        self._path = source = as_path(path)
         self._view: memoryview | None = None
-        if isinstance(path, Path):
-            with explain("read", path), path.open("rb") as stream:
+        if isinstance(source, Path):
+            with explain("read", source), source.open("rb") as stream:
                 size = os.fstat(stream.fileno()).st_size
                 self._view = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
 
     def read(self, start: int, stop: int) -> memoryview | bytes:
         """Bytes [start, stop); of a local file a view, which is read when accessed."""
         return cloud.read_range(self._path, start, stop) if self._view is None else self._view[start:stop]
-
-
-def open_ranges(path: str | os.PathLike[str]) -> Ranges:
-    return Ranges(as_path(path))
