@@ -18,20 +18,16 @@ from tpulm.errors import ConfigError
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # malloc.h
 
 
-def keep_between_steps() -> bool:
-    """Tell glibc to keep freed memory in this process; return whether it accepted. Does nothing with another C library.
+def keep_between_steps() -> None:
+    """Tell glibc to keep freed memory in this process. Does nothing with another C library.
 
     Blocks come from one heap that grows and never shrinks: for training, not for serving. Call this before any thread
     has allocated, as the command line and the first use of `tpulm.run` and its like do: threads get arenas of their own, which
     JAX's threads take over from threads that have ended, and in which glibc unmaps what is free regardless of its settings.
     """
-    if not sys.platform.startswith("linux"):
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return False
-    settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_ARENA_MAX, 1))
-    return all(mallopt(name, value) == 1 for name, value in settings)
+    if sys.platform.startswith("linux") and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
+        for name, value in ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_ARENA_MAX, 1)):
+            mallopt(name, value)
 
 
 @contextlib.contextmanager
