@@ -156,12 +156,9 @@ def _exit(code: int) -> None:
     So would JAX, which waits at the end for the other hosts, where this one fails or one of them is gone. Where all went well
     they part here, all of them in the same way.
     """
-    jax = sys.modules.get("jax")
-    several = False
-    if jax is not None and jax.distributed.is_initialized():
-        several = True
-        if not code:
-            jax.distributed.shutdown()
+    several = "jax" in sys.modules and sys.modules["jax"].distributed.is_initialized()
+    if several and not code:
+        sys.modules["jax"].distributed.shutdown()
     if threading.active_count() > 1 or several:
         sys.stdout.flush()
         sys.stderr.flush()
