@@ -398,7 +398,7 @@ class PretrainingProgram(BaseProgram):
             token_dtype=jnp.uint16 if vocab_size <= 2**16 else jnp.uint32,
             devices=devices,
         )
-        shards = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
+        shards = self.layout.shards
         self.evaluation_batch_size = -(-EVALUATION_BATCH_SIZE // shards) * shards
 
     def compile(self) -> None:
