@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def samples(params: Any, config: ModelConfig, tokenization: Tokenization, split:
         tokenization = tokenization.causal()
     model = LoadedModel(params, config, tokenization.vocab_size, tokenization, head_of(params))
     length = min(_LONGEST, config.max_positions // 2)
-    texts = [ids[:length] for _, ids in zip(range(_TEXTS), _texts(split, tokenization), strict=False)]
+    texts = [ids[:length] for ids in islice(_texts(split, tokenization), _TEXTS)]
     if isinstance(params, Decoder):
         prompts = [tokenization.decode(ids[:_PROMPT]) for ids in texts]
         prompts = [prompt for prompt in prompts if len(tokenization.encode_one(prompt)) < config.max_positions]
@@ -72,10 +73,8 @@ def _texts(split: SplitManifest, tokenization: Tokenization) -> Iterator[list[in
     special = np.array(list(tokenization.special))
     for batch in dataset.evaluation_batches(split, batch_size=_TEXTS, max_rows=4 * _TEXTS):
         for row in batch["tokens"]:
-            ends = np.flatnonzero(np.isin(row, special))
-            pieces = np.split(row, ends) if len(ends) else [row]
-            first = next(
-                (piece for piece in (piece[~np.isin(piece, special)] for piece in pieces) if len(piece) >= _SHORTEST), None
-            )
+            pieces = np.split(row, np.flatnonzero(np.isin(row, special)))
+            texts = (piece[~np.isin(piece, special)] for piece in pieces)
+            first = next((text for text in texts if len(text) >= _SHORTEST), None)
             if first is not None:
                 yield first.tolist()
