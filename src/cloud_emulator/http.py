@@ -29,7 +29,7 @@ from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cloud_emulator.errors import ApiError, EmulatorError, as_rpc_error, invalid, storage_error
-from cloud_emulator.faults import Faults
+from cloud_emulator.faults import Faults, unavailable
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _BINDINGS = {"bindings": [{"members": [""]}]}
@@ -223,8 +223,7 @@ class Dropped(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if "transport" not in scope["state"]:
-            error = storage_error(503, "We encountered an internal error. Please try again.", "backendError")
-            return await refused(error)(scope, receive, send)
+            return await refused(unavailable(503))(scope, receive, send)
         scope["state"]["transport"].abort()
         while (await receive())["type"] != "http.disconnect":
             pass
