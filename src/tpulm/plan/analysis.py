@@ -99,14 +99,11 @@ def _stacks(module: Module) -> Iterator[Buffer]:
 
 def _stack(update: Instruction, outer: Instruction, fused: Computation | None, body: Computation) -> Buffer:
     array: Array = update.shapes[0]
-    if fused is None:
-        scope = _origin(update.operands[1], body)
-    else:
-        scope = _origin(update.operands[1], fused)
-        if not scope or "dynamic_update" in scope:
-            numbers = {parameter.name: int(parameter.literal) for parameter in fused.parameters()}
-            name = fused.source(update.operands[1], _PASSED_ON)
-            scope = _origin(outer.operands[numbers[name]], body) if name in numbers else outer.scope
+    scope = _origin(update.operands[1], body if fused is None else fused)
+    if fused is not None and (not scope or "dynamic_update" in scope):
+        numbers = {parameter.name: int(parameter.literal) for parameter in fused.parameters()}
+        name = fused.source(update.operands[1], _PASSED_ON)
+        scope = _origin(outer.operands[numbers[name]], body) if name in numbers else outer.scope
     return Buffer(str(array), array.bytes, part(scope), stacked=True)
 
 
