@@ -33,9 +33,9 @@ def render(workdirs: Sequence[PurePath]) -> str:
     """The HTML page about these runs. Raises ConfigError if one of them is not a work folder."""
     runs = list[_Run]()
     for workdir, label in zip(workdirs, _labels(workdirs), strict=True):
-        history, versioned_job = History.read(workdir, read_results(workdir)), Control(workdir).read()
-        newest, job = history.newest("evaluation"), versioned_job[0] if versioned_job else None
-        runs.append(_Run(label, open_run(workdir), history, job, newest.values if newest else {}))
+        history = History.read(workdir, read_results(workdir))
+        newest = history.newest("evaluation")
+        runs.append(_Run(label, open_run(workdir), history, Control(workdir).find(), newest.values if newest else {}))
     scores = [name for name in _SCORES if any(name in run.scores for run in runs)]
     return pages.render(
         "report_comparison.html",

@@ -66,7 +66,7 @@ def render(workdir: PurePath, data: RunData, *, with_samples: bool) -> str:
     history, trained = History.read(workdir, results), results.get("train", {})
     step = trained.get("steps", history.last_step)
     facts = gather(data, history, step=step)
-    job = versioned_job[0] if (versioned_job := Control(workdir).read()) else None
+    job = Control(workdir).find()
     speed = cloud.speed_of((one.step, one.values) for one in history.records if one.kind == "train")
     cost = None if job is None else cloud.cost_of(cloud.read_status(workdir, None, speed), workdir, now=now)
     forecast = storage.read_json(workdir / FORECAST) if storage.exists(workdir / FORECAST) else {}
