@@ -142,7 +142,6 @@ class GoogleRest:
         give_up_at = time.monotonic() + self.patience_seconds
         pause = _FIRST_PAUSE_SECONDS
         while True:
-            error = None
             try:
                 answer = self._session(service).request(
                     method, url, params=query or None, json=body, timeout=TIMEOUT_SECONDS, allow_redirects=False

@@ -205,7 +205,6 @@ def delete(
     while remaining:
         progress.status(", ".join(name for name, _ in remaining[:3]))
         for name, zone in list(remaining):
-            is_over = False
             try:
                 state = api.node_status(name, zone).state if requested else "listed"
                 is_over = state is None

@@ -391,14 +391,15 @@ def _rolled_back(run: Run, bad: _Bad, checkpoints: Checkpoints | NoCheckpoints, 
     if run.config.on_nan != "skip" or len(skipped) >= _MAX_SKIPS:
         rows = run.stream.row_indices(bad.first)
         shown = ", ".join(str(row) for row in rows[:8]) + (", …" if len(rows) > 8 else "")
-        advice = (
-            f"{len(skipped)} windows were already left out; lower train.optimizer.learning_rate"
-            if run.config.on_nan == "skip"
-            else "lower train.optimizer.learning_rate or lengthen its warmup_steps in a new work folder, "
-            'or set train.on_nan = "skip" to continue without these rows'
-        )
         if run.selection is not None:
             advice = "Lower learning_rate, or lengthen its warm-up (warmup_fraction)"
+        elif run.config.on_nan == "skip":
+            advice = f"{len(skipped)} windows were already left out; lower train.optimizer.learning_rate"
+        else:
+            advice = (
+                "lower train.optimizer.learning_rate or lengthen its warmup_steps in a new work folder, or set train.on_nan = "
+                '"skip" to continue without these rows'
+            )
         raise TrainingDiverged(f"{bad.what}, dataset rows {shown}. The last good state is {_name(checkpoints)}. {advice}")
     watchdog.report("restore")
     checkpoints.wait()
