@@ -274,7 +274,7 @@ class Machines:
 
     def _serve(self, listener: socket.socket, metadata: Metadata) -> Callable[[], None]:
         """Start a metadata server; returns what stops it."""
-        loop, state, config = self._loop(), ServerState(), uvicorn.Config(metadata, **SERVER)  # type: ignore[arg-type]
+        loop, state, config = self._loop(), ServerState(), uvicorn.Config(metadata, **SERVER)
         config.load()
 
         async def begin() -> asyncio.Server:
@@ -285,7 +285,7 @@ class Machines:
         async def end() -> None:
             server.close()
             for connection in list(state.connections):
-                connection.transport.abort()  # type: ignore[union-attr]
+                connection.transport.abort()
             for task in list(state.tasks):
                 task.cancel()
 

@@ -49,7 +49,7 @@ APIS = ("SERVICEUSAGE", "COMPUTE", "CLOUDRESOURCEMANAGER", "CLOUDBILLING", "IAM"
 class _Protocol(H11Protocol):
     """Hands the application the connection, so that it can drop it."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:
         self.app_state = {**self.app_state, "transport": transport}
         super().connection_made(transport)
 
@@ -101,7 +101,7 @@ class Emulator:
             store = self._store
             self._begin(Store(None), machines)
         for connection in list(self._server.server_state.connections):
-            self._running_loop().call_soon_threadsafe(connection.transport.abort)  # type: ignore[union-attr]
+            self._running_loop().call_soon_threadsafe(connection.transport.abort)
         if tpu is not None:
             tpu.close()
         store.close()
@@ -130,7 +130,7 @@ class Emulator:
             server_header=False,
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=1,
-            **SERVER,  # type: ignore[arg-type]
+            **SERVER,
         )
         server = self._server = uvicorn.Server(config)
 

@@ -147,7 +147,7 @@ def _promoting(transformation: optax.GradientTransformation) -> optax.GradientTr
         with jax.numpy_dtype_promotion("standard"):
             return transformation.update(updates, state, params)
 
-    return optax.GradientTransformation(transformation.init, update)  # pyright: ignore[reportArgumentType]
+    return optax.GradientTransformation(transformation.init, update)
 
 
 class _Moments(NamedTuple):
