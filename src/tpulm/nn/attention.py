@@ -106,17 +106,14 @@ def attention_spec(
 ) -> Attention:
     """The tree of `ParamSpec`; `init_output` initializes the output projection."""
     head_size = hidden_size // num_heads
-
-    def heads() -> Heads:
-        return Heads(
-            kernel=param((hidden_size, num_heads, head_size), ("embed", "heads", "head_size"), init),
-            bias=param((num_heads, head_size), ("heads", "head_size"), zeros, decay=False) if bias else None,
-        )
-
+    heads = Heads(
+        kernel=param((hidden_size, num_heads, head_size), ("embed", "heads", "head_size"), init),
+        bias=param((num_heads, head_size), ("heads", "head_size"), zeros, decay=False) if bias else None,
+    )
     return Attention(
-        query=heads(),
-        key=heads(),
-        value=heads(),
+        query=heads,
+        key=heads,
+        value=heads,
         output=Merge(
             kernel=param((num_heads, head_size, hidden_size), ("heads", "head_size", "embed"), init_output),
             bias=param((hidden_size,), ("embed",), zeros, decay=False) if bias else None,

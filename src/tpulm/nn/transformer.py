@@ -5,6 +5,7 @@ from __future__ import annotations
 # Types that libraries leave unknown:
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 import math
+import operator
 from typing import Literal, NamedTuple
 
 import jax
@@ -58,15 +59,12 @@ class Layer:
 def layer_spec(config: ModelConfig) -> Layer:
     init, into_stream = initializers(config)
     size, inner, bias = config.hidden_size, config.intermediate_size, config.biases
-
-    def widening() -> Dense:
-        return dense_spec((size, inner), ("embed", "feed_forward"), init, bias=bias)
-
+    widening = dense_spec((size, inner), ("embed", "feed_forward"), init, bias=bias)
     return Layer(
         attention=attention_spec(size, config.num_heads, init, into_stream, bias=bias),
         attention_norm=norm_spec(size, bias=has_norm_bias(config)),
-        gate=widening() if config.feed_forward == "gated" else None,
-        up=widening(),
+        gate=widening if config.feed_forward == "gated" else None,
+        up=widening,
         down=dense_spec((inner, size), ("feed_forward", "embed"), into_stream, bias=bias),
         feed_forward_norm=norm_spec(size, bias=has_norm_bias(config)),
     )
@@ -235,8 +233,4 @@ def apply_stack(
 
 def _at(stacked: tuple[Layer, Array | None], number: int) -> tuple[Layer, Array | None]:
     """One layer's slice of leaves stacked on the leading axis."""
-
-    def one(leaf: Array) -> Array:
-        return leaf[number]
-
-    return jax.tree.map(one, stacked)
+    return jax.tree.map(operator.itemgetter(number), stacked)
