@@ -8,9 +8,9 @@ from tpulm.readable import amount, decimals, dollars, duration, pasteable, perce
 
 
 def test_money():
-    amounts = [None, 0.0, 9e-05, 0.0099, 0.01, 8.0, 352.4, 1234.5]
+    amounts = [None, 0.0, 9e-05, 0.0099, 0.01, 8.0, 352.4, 999.999, 1234.5]
     cent = "less than a cent"
-    assert [dollars(amount) for amount in amounts] == ["?", "$0", cent, cent, "$0.01", "$8.00", "$352.40", "$1,234"]
+    assert [dollars(amount) for amount in amounts] == ["?", "$0", cent, cent, "$0.01", "$8.00", "$352.40", "$1,000", "$1,234"]
 
 
 def test_durations():

@@ -104,7 +104,10 @@ class Metadata:
             return _response("")
         if request.method != "GET":
             return _response("Method Not Allowed\n", 405)
-        value, give_up_at = self.get(name), time.monotonic() + float(request.query_params.get("timeout_sec", 3600))
+        timeout = request.query_params.get("timeout_sec", "3600")
+        if not timeout.isdecimal():
+            return _response("Bad Request\n", 400)
+        value, give_up_at = self.get(name), time.monotonic() + int(timeout)
         if request.query_params.get("wait_for_change", "").lower() == "true":
             before = value
             while (value := self.get(name)) == before and time.monotonic() < give_up_at and not await request.is_disconnected():

@@ -15,7 +15,7 @@ def dollars(amount: float | None) -> str:
         return "?"
     if amount < 0.01:
         return "less than a cent" if amount > 0 else "$0"
-    return f"${amount:,.2f}" if amount < 1000 else f"${amount:,.0f}"
+    return f"${amount:,.2f}" if amount < 999.995 else f"${amount:,.0f}"
 
 
 def duration(seconds: float) -> str:

@@ -213,6 +213,8 @@ def test_zones_take_turns_on_stock_out_and_pauses_grow_by_round():
         pauses.append(job.not_before - NOW)
     assert [attempt.zone for attempt in job.attempts] == ["a", "b"] * 3
     assert pauses == [0, 60, 0, 120, 0, 240] and job.fruitless == 0
+    long_out = new(zones=("a",)).model_copy(update={"refusals": 5_000})
+    assert after_refusal(long_out, "stock-out", "no more capacity").not_before == NOW + POLICY.longest_pause
 
 
 def test_a_zone_that_refuses_is_closed_and_the_next_is_tried_at_once():

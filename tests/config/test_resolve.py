@@ -132,6 +132,9 @@ class TestErrors:
             (['corpus.sources=[{path="x", weigth=2}]'], "'corpus.sources.0.weigth'. Did you mean 'corpus.sources.0.weight'?"),
             (["train.warmup_steps=5"], "Did you mean 'train.optimizer.warmup_steps'?"),
             (["train.steps=0"], "(given: 0)"),
+            (["train.steps=10\nseed = 3"], "train.steps"),
+            (["train.steps=10 # of 20"], "given: '10 # of 20'"),
+            (["train.steps=10, seed = 3"], "given: '10, seed = 3'"),
             (["data.rows=sideways"], "'segments', 'packed' or 'causal' (given: 'sideways')"),
             (["train.optimizer.learning_rate=inf"], "train.optimizer.learning_rate"),
             (["model.hidden_size=100"], "hidden_size 100 is not a multiple of num_heads 12"),
@@ -223,6 +226,14 @@ class TestShortenedRuns:
         wsd = {"schedule": "wsd", "decay_steps": 90, "warmup_steps": 20}
         said = message_of("laptop-lm", ["train.steps=100", *(f"train.optimizer.{name}={value}" for name, value in wsd.items())])
         assert "decay_steps 90 and warmup_steps 20 together exceed train.steps 100" in said
+        said = message_of(
+            "bert-tiny",
+            [
+                "train.steps=1000",
+                *(f"train.optimizer.{one}" for one in ("schedule=wsd", "decay_steps=950", "warmup_steps=none")),
+            ],
+        )
+        assert "decay_steps 950 and warmup_steps 100 together" in said  # a tenth of the steps, where none are given
         file = write(tmp_path, "run.toml", 'extends = "laptop-bert"\n[train]\nsteps = 500\noptimizer.warmup_steps = 100\n')
         assert config.load(file).train.optimizer.warmup_steps == 100
         assert config.load("laptop-bert", ["train.steps=12000"]).train.optimizer.warmup_steps == 50  # longer: as it is

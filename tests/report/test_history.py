@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from tpulm.report.history import History, Point, chart, thin, ticks
+from tpulm.report.history import History, Point, chart, short, thin, ticks
 from tpulm.train.metrics import Attempt, MetricsRecord
 
 
@@ -23,6 +23,11 @@ def test_ticks_are_round_and_cover(low, width):
     assert found[0] <= low + 1e-6 * step
     assert found[-1] >= low + width - 1e-6 * step
     assert 2 <= len(found) <= 8
+
+
+def test_numbers_are_short_after_rounding():
+    values = (0.1 + 0.2, 2_500, 9_999.999, 999_999.9, 1_200_000)
+    assert [short(value) for value in values] == ["0.3", "2,500", "10k", "1M", "1.2M"]
 
 
 def test_long_lines_are_thinned_to_their_means():

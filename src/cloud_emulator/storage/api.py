@@ -27,7 +27,7 @@ from cloud_emulator.storage.store import ObjectRef, Store
 BUCKET = "/storage/v1/b/{bucket}"
 OBJECT = BUCKET + "/o/{name}"
 UPLOAD = "/upload/storage/v1/b/{bucket}/o"
-RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+RANGE = re.compile(r"bytes=(?!-$)(\d*)-(\d*)")
 QUANTUM_BYTES = 256 * 1024  # what is kept of an unfinished upload is a multiple of this
 CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 JSON_API = ("storage", "upload", "download", "batch")
@@ -279,7 +279,7 @@ def _conditions(call: Call, infix: str = "") -> Preconditions:
 def range_of(header: str, size: int) -> range:
     """The bytes that a Range header asks for; a malformed one asks for all of them, as in the standard."""
     match = RANGE.fullmatch(header)
-    if match is None or match.groups() == ("", ""):
+    if match is None:
         return range(size)
     first, last = match.groups()
     if first == "":  # a suffix

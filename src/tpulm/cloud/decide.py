@@ -333,14 +333,17 @@ def _pause(job: Job, why: Ending, observed: Observation, policy: Policy) -> floa
     """Seconds to the next attempt: doubled per round of all zones without capacity, and while attempts make no checkpoint."""
     if why in NO_CAPACITY:
         rounds, rest = divmod(job.refusals + 1, 1 if job.queued else max(1, len(job.open_zones)))
-        return 0.0 if rest else min(policy.pause * 2.0 ** (rounds - 1), policy.longest_pause)
-    if why == "zone":
-        return 0.0
-    doublings = 0 if observed.newest_step > job.newest_step else job.idle
-    if why not in ("cloud", "taken", "silent", "trainer"):
-        if doublings == 0:
+        if rest:
             return 0.0
-        doublings -= 1
+        doublings = rounds - 1
+    elif why == "zone":
+        return 0.0
+    else:
+        doublings = 0 if observed.newest_step > job.newest_step else job.idle
+        if why not in ("cloud", "taken", "silent", "trainer"):
+            if doublings == 0:
+                return 0.0
+            doublings -= 1
     return min(policy.pause * 2.0 ** min(doublings, 30), policy.longest_pause)
 
 

@@ -349,10 +349,12 @@ def parse_overrides(overrides: Mapping[str, Any] | Sequence[str]) -> dict[str, A
             raise ConfigError(f"--set {item}: write it as --set name.of.field=value, for instance --set train.steps=1000")
         if key in parsed:
             raise ConfigError(f"{key} is set twice, to {parsed[key]} and to {text.strip()}; set it once")
-        try:
-            parsed[key] = storage.parse_toml(f"value = {text.strip()}")["value"]
+        try:  # in braces a comment, a comma or a second line cannot end the value unnoticed
+            document = storage.parse_toml(f"of = {{ value = {text.strip()} }}")
         except ValueError:
-            parsed[key] = text.strip()
+            document = {}
+        is_one = list(document) == ["of"] and list(document["of"]) == ["value"]
+        parsed[key] = document["of"]["value"] if is_one else text.strip()
     return parsed
 
 

@@ -672,12 +672,12 @@ class RunConfig(Settings):
                     f"train.optimizer.average_decay {decay} leaves {kept:.0%} of the average to weights from before step "
                     f"{since:.0f}, until which another objective is learned: lower it"
                 )
-        warmup_steps = self.train.optimizer.warmup_steps or 0
+        warmup_steps = self.train.optimizer.warmup(self.train.steps)
         if warmup_steps > self.train.steps:
             yield (
                 f"train.optimizer.warmup_steps {warmup_steps} exceeds train.steps {self.train.steps}; lower it, or leave it out"
             )
-        decay_steps = self.train.optimizer.decay_steps or 0
+        decay_steps = self.train.optimizer.decay(self.train.steps)
         if self.train.optimizer.schedule == "wsd" and warmup_steps + decay_steps > self.train.steps:
             yield (
                 f"train.optimizer.decay_steps {decay_steps} and warmup_steps {warmup_steps} together exceed train.steps "

@@ -226,6 +226,7 @@ def ticks(low: float, high: float, marks: int) -> tuple[float, ...]:
 
 def short(value: float) -> str:
     """1200000 -> "1.2M", 2500 -> "2,500", 0.30000000000000004 -> "0.3"."""
+    value = float(f"{value:.6g}")  # as it is shown, or 999,999.9 would be 1000k
     if abs(value) >= 1e6:
         return f"{value / 1e6:g}M"
     if abs(value) >= 1e4:
