@@ -93,11 +93,8 @@ class _Band(NamedTuple):
             entries = [entry for piece in self.pieces for entry in _entries(piece, self.number, first, last)]
             hashes = np.concatenate([np.zeros(0, np.uint64), *(some for some, _ in entries)])
             keys = joined(some for _, some in entries)
-            order = np.argsort(hashes, kind="stable")
-            hashes, keys = hashes[order], keys.take(order)
-            new = np.ones(len(hashes), bool)
-            new[1:] = hashes[1:] != hashes[:-1]
-            leader = keys.take(np.maximum.accumulate(np.where(new, np.arange(len(hashes)), 0)))
+            _, firsts, numbers = np.unique(hashes, return_index=True, return_inverse=True)
+            leader = keys.take(firsts[numbers])
             parts.append(_distinct(keys.take((keys.high != leader.high) | (keys.low != leader.low))))
             report(1 / ranges)
         storage.write_atomic(self.files[0], _to_bytes(_distinct(joined(parts))))
@@ -106,6 +103,11 @@ class _Band(NamedTuple):
 
 def near_folder(workdir: str | os.PathLike[str]) -> PurePath:
     return pieces_folder(workdir) / "near"
+
+
+def duplicates_path(workdir: str | os.PathLike[str]) -> PurePath:
+    """The keys of all near-duplicates, for `keys_between`."""
+    return near_folder(workdir) / "duplicates.keys"
 
 
 def mark_near_duplicates(
@@ -130,13 +132,8 @@ def mark_near_duplicates(
     stage.run(pieces, "Hashing for near-duplicates", "document", runner=runner, hosts=hosts, progress=progress)
     stage.run(bands, "Comparing for near-duplicates", "band", runner=runner, hosts=hosts, progress=progress)
     if hosts.is_first:
-        _unite([band.files[0] for band in bands], _union_path(workdir))
+        _unite([band.files[0] for band in bands], duplicates_path(workdir))
     hosts.barrier("near-duplicates")
-
-
-def keys_between(workdir: str | os.PathLike[str], low: int, high: int) -> Keys:
-    """The keys of near-duplicates with low <= first half < high, ascending."""
-    return _keys_between(_union_path(workdir), low, high)
 
 
 def contains(known: Keys, keys: Keys) -> np.ndarray:
@@ -148,10 +145,6 @@ def contains(known: Keys, keys: Keys) -> np.ndarray:
     result = np.empty(len(order), bool)
     result[order] = first < len(known.high)
     return result[len(known.high) :]
-
-
-def _union_path(workdir: str | os.PathLike[str]) -> PurePath:
-    return near_folder(workdir) / "duplicates.keys"
 
 
 def _entries(piece: _SpilledPiece, band: int, first: int, last: int) -> Iterator[tuple[np.ndarray, Keys]]:
@@ -169,7 +162,7 @@ def _unite(band_files: Sequence[PurePath], path: PurePath) -> None:
     with storage.stream_aside(path) as stream:
         for number in range(_RANGES_WRITTEN):
             low, high = number * RANGE // _RANGES_WRITTEN, (number + 1) * RANGE // _RANGES_WRITTEN
-            stream.write(_to_bytes(_distinct(joined([_keys_between(band, low, high) for band in band_files]))))
+            stream.write(_to_bytes(_distinct(joined([keys_between(band, low, high) for band in band_files]))))
 
 
 _PAIR: Final = np.dtype([("high", "<u8"), ("low", "<u8")])  # one key in a file
@@ -187,7 +180,7 @@ def _distinct(keys: Keys) -> Keys:
     return keys.take(keys.are_new())
 
 
-def _keys_between(path: PurePath, low: int, high: int) -> Keys:
+def keys_between(path: PurePath, low: int, high: int) -> Keys:
     """The keys with low <= first half < high in a file of ascending keys."""
     info = storage.info(path)
     size = 0 if info is None else info.size // _PAIR.itemsize

@@ -13,7 +13,7 @@ from tpulm import storage
 from tpulm.corpus.documents import Samples, SamplesByReason
 from tpulm.corpus.identity import RANGE, HashPurpose, Keys, below, draw, joined, part_range, threshold_of
 from tpulm.corpus.manifest import CorpusManifest, spill_path
-from tpulm.corpus.near import contains, keys_between
+from tpulm.corpus.near import contains, duplicates_path, keys_between
 from tpulm.corpus.spill import SpillReader, SpillSlice
 from tpulm.errors import DataError
 
@@ -102,7 +102,7 @@ def _near(keys: Keys, workdir: str | os.PathLike[str], manifest: CorpusManifest,
     """Which of these keys, all in [low, high), belong to near-duplicates; bool [N]."""
     if manifest.config.near_duplicates is None:
         return np.zeros(len(keys.high), bool)
-    return contains(keys_between(workdir, low, high), keys)
+    return contains(keys_between(duplicates_path(workdir), low, high), keys)
 
 
 def _slices(
