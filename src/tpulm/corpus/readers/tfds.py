@@ -27,7 +27,6 @@ from tpulm.corpus.documents import BATCH_BYTES, Batcher, DocumentBatch, Faults
 from tpulm.corpus.paths import name_within
 from tpulm.corpus.readers.lines import ByteStream, Input, InputFile
 from tpulm.errors import ConfigError, DataError, MissingExtra, installing, some_of, suggest
-from tpulm.storage import is_remote
 
 _NAME: Final = re.compile(r"(?P<name>[a-z]\w*)(/(?P<config>[\w.+-]+))?(:(?P<version>\d+\.\d+\.\d+))?")
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
@@ -204,7 +203,7 @@ def _prepare_dataset(source: SourceConfig) -> None:
         raise ConfigError(
             f"{source.path} is not prepared in {folder}, and cannot be here: {_cause(error)}\n"
             "Prepare it on a machine with a network and TensorFlow, in a folder or bucket that this one reads, and name that "
-            f"with data_dir:\n  {command(source, folder=folder if is_remote(folder) else None)}"
+            f"with data_dir:\n  {command(source, folder=folder if storage.is_remote(folder) else None)}"
         ) from error
 
 
