@@ -18,6 +18,7 @@ from __future__ import annotations
 # Types that libraries leave unknown:
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -84,9 +85,7 @@ def mask_rows(
     With `word_start`, nonzero where a word begins, whole words are masked.
     """
     with jax.named_scope("mask"):
-        if word_start is None:
-            return jax.vmap(lambda row, key: _mask_row(row, None, key, config))(ids, keys)
-        return jax.vmap(lambda row, start, key: _mask_row(row, start, key, config))(ids, word_start.astype(bool), keys)
+        return jax.vmap(partial(_mask_row, config=config))(ids, word_start, keys)
 
 
 def _mask_row(ids: Int[Array, " L"], word_start: Array | None, key: Array, config: MaskingConfig) -> MaskedRows:
@@ -102,7 +101,8 @@ def _mask_row(ids: Int[Array, " L"], word_start: Array | None, key: Array, confi
 
     lottery = (jax.random.bits(choice_key, (length,), jnp.uint32) >> jnp.uint32(1)).astype(jnp.int32)
     if word_start is not None:
-        candidate, number = draw_words(word_start, candidate, number, lottery, budget=budget)  # all of these are drawn
+        starts = word_start.astype(bool)
+        candidate, number = draw_words(starts, candidate, number, lottery, budget=budget)  # all of these are drawn
     lottery = jnp.where(candidate, lottery, -1)
     _, drawn = jax.lax.top_k(lottery, budget)
     used = jnp.arange(budget) < number
