@@ -102,8 +102,7 @@ class Classification:
         if self.num_classes is None:
             loss = jnp.sum(jnp.square(outputs[:, 0] - inputs.labels / self.unit) * inputs.weights)
             return {"loss": loss, "rows": jnp.sum(inputs.weights)}
-        entropy = cross_entropy(outputs, inputs.labels, inputs.weights)
-        return {"loss": entropy.loss, "correct": entropy.correct, "rows": entropy.weight}
+        return _entropy_sums(outputs, inputs.labels, inputs.weights)
 
     def loss(
         self,
@@ -155,8 +154,7 @@ class MultipleChoice(Classification):
     def sums(self, outputs: Float[Array, "B G 1"], inputs: LabelledInputs) -> dict[str, Array]:
         empty = inputs.tokens.segments[:, :, 0] < 0
         logits = jnp.where(empty, jnp.finfo(jnp.float32).min, outputs[:, :, 0])
-        entropy = cross_entropy(logits, inputs.labels, inputs.weights)
-        return {"loss": entropy.loss, "correct": entropy.correct, "rows": entropy.weight}
+        return _entropy_sums(logits, inputs.labels, inputs.weights)
 
 
 @dataclass(frozen=True)
@@ -214,8 +212,7 @@ class SpanPrediction(Classification):
     def sums(self, outputs: Float[Array, "B L 2"], inputs: LabelledInputs) -> dict[str, Array]:
         shown = jnp.where(inputs.tokens.segments[:, :, None] < 0, jnp.finfo(jnp.float32).min, outputs)
         weights = jnp.stack([inputs.weights, inputs.weights], axis=1) / 2
-        entropy = cross_entropy(shown.transpose(0, 2, 1), inputs.labels[:, :2], weights)
-        return {"loss": entropy.loss, "correct": entropy.correct, "rows": entropy.weight}
+        return _entropy_sums(shown.transpose(0, 2, 1), inputs.labels[:, :2], weights)
 
 
 @dataclass(frozen=True)
@@ -248,8 +245,7 @@ class TokenClassification(Classification):
     def sums(self, outputs: Float[Array, "B L C"], inputs: LabelledInputs) -> dict[str, Array]:
         length = outputs.shape[1]
         labels = jnp.maximum(inputs.labels[:, :length], 0) % (self.num_classes or 1)
-        entropy = cross_entropy(outputs, labels, self._weights(inputs, length))
-        return {"loss": entropy.loss, "correct": entropy.correct, "rows": entropy.weight}
+        return _entropy_sums(outputs, labels, self._weights(inputs, length))
 
     @staticmethod
     def _weights(inputs: LabelledInputs, length: int) -> Float[Array, "B L"]:
@@ -327,5 +323,9 @@ class RankedTexts(Embedding):
         wrong = real[None, :] & ~known & (ids[None, :] != anchor[:, None])
         allowed = wrong | (jnp.arange(len(ids), dtype=jnp.int32)[None, :] == rows[:, None])
         logits = jnp.where(allowed, SCALE * (outputs[:, 0] @ candidates.T), jnp.float32(-1e30))
-        entropy = cross_entropy(logits, rows, inputs.weights)
-        return {"loss": entropy.loss, "correct": entropy.correct, "rows": entropy.weight}
+        return _entropy_sums(logits, rows, inputs.weights)
+
+
+def _entropy_sums(logits: Array, labels: Array, weights: Array) -> dict[str, Array]:
+    entropy = cross_entropy(logits, labels, weights)
+    return {"loss": entropy.loss, "correct": entropy.correct, "rows": entropy.weight}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +14,7 @@ from tpulm.config import ModelConfig, ObjectiveConfig
 from tpulm.errors import ConfigError
 from tpulm.models import bert
 from tpulm.nn.transformer import Execution
+from tpulm.objectives.rows import RowKind
 from tpulm.special_tokens import SpecialTokens
 
 
@@ -28,7 +29,7 @@ class Setup:
     objective: ObjectiveConfig
     execution: Execution
     sequence_length: int
-    row_kind: Literal["segments", "packed", "causal"]
+    row_kind: RowKind
     next_sentence: bool
     vocab_size: int
     special: SpecialTokens
