@@ -175,7 +175,4 @@ def token_counts(split: SplitManifest, *, max_tokens: int) -> np.ndarray:
 
 
 def _filled(rows: np.ndarray, count: int, value: int) -> np.ndarray:
-    if len(rows) == count:
-        return rows
-    filling = np.full((count - len(rows), *rows.shape[1:]), value, rows.dtype)
-    return np.concatenate([rows, filling])
+    return np.pad(rows, [(0, count - len(rows)), *[(0, 0)] * (rows.ndim - 1)], constant_values=value)

@@ -306,12 +306,14 @@ def _shared_share(splits: Splits, progress: Progress) -> float:
     below = np.uint64(min(2**64 - 1, _GRAMS * 2**64 // slots))
     progress.start("Comparing the splits", train.counts.rows, "row")
     held = np.concatenate([np.empty(0, np.uint64), *_grams(holdout, below, SILENT)])
-    known = np.unique(held)
+    if not len(held):
+        return 0.0
+    known, of_held = np.unique(held, return_inverse=True)
     is_shared = np.zeros(len(known), bool)
     for grams in _grams(train, below, progress):
-        place = np.minimum(np.searchsorted(known, grams), len(known) - 1) if len(known) else grams[:0].astype(np.int64)
-        is_shared[place[known[place] == grams[: len(place)]]] = True
-    return float(is_shared[np.searchsorted(known, held)].mean()) if len(held) else 0.0
+        place = np.minimum(np.searchsorted(known, grams), len(known) - 1)
+        is_shared[place[known[place] == grams]] = True
+    return float(is_shared[of_held].mean())
 
 
 def _grams(split: SplitManifest, below: np.uint64, progress: Progress) -> Iterator[np.ndarray]:
