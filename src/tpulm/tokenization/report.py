@@ -100,10 +100,10 @@ class TokenizerReport:
 
     def script_rows(self) -> list[tuple[str, ...]]:
         """(script, characters, whole, split, unknown), under `SCRIPT_HEADER`."""
-        shares = [
-            [percent(number / item.characters) for number in (item.whole, item.split, item.unknown)] for item in self.scripts
+        return [
+            (it.script, f"{it.characters:,}", *(percent(count / it.characters) for count in (it.whole, it.split, it.unknown)))
+            for it in self.scripts
         ]
-        return [(item.script, f"{item.characters:,}", *some) for item, some in zip(self.scripts, shares, strict=True)]
 
     def document_rows(self) -> list[tuple[str, str, str, str, str, str]]:
         """(why, number, characters, tokens, unknown, excerpt), under `DOCUMENT_HEADER`."""

@@ -118,7 +118,7 @@ def _around(text: Derived, names: Sequence[str]) -> list[Derived]:
     """The text before the first of the names, that name, the text up to the next one, …, as transformers cuts it."""
     longest_first = sorted(names, key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, longest_first))})", text.text) if names else [text.text]
-    return [Derived(text.text[a:b], text.spans[a:b]) for a, b in pairwise([0, *accumulate(map(len, parts))])]
+    return [Derived(text.text[a:b], text.spans[a:b]) for a, b in pairwise(accumulate(map(len, parts), initial=0))]
 
 
 def _between_words(texts: list[str], analyser: analysers.Analyser) -> Iterator[list[str]]:

@@ -67,12 +67,12 @@ class Tokenization:
     @cached_property
     def algorithm(self) -> str:
         """The library's name of the model: "WordPiece", "BPE", "Unigram" or "WordLevel"."""
-        return str(json.loads(self._tokenizer.to_str())["model"]["type"])
+        return type(self._tokenizer.model).__name__
 
     @cached_property
     def max_word_characters(self) -> int:
         """WordPiece: a longer word is unknown as a whole."""
-        return int(json.loads(self._tokenizer.to_str())["model"].get("max_input_chars_per_word", sys.maxsize))
+        return getattr(self._tokenizer.model, "max_input_chars_per_word", sys.maxsize)
 
     @cached_property
     def vocab_size(self) -> int:
