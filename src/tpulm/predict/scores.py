@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, islice
+from itertools import accumulate, islice, pairwise
 from typing import NamedTuple
 
 import jax
@@ -107,8 +107,7 @@ def _encode(model: LoadedModel, sentences: list[str]) -> list[_Encoded]:
             _Encoded(tuple(one.ids), _words(zip(one.word_ids, one.offsets, strict=True), text))
             for text, one in zip(sentences, encodings, strict=True)
         ]
-    starts, several = tokenization.word_starts(), tokenization.encode(sentences)
-    ids = several.split()
+    starts, ids = tokenization.word_starts(), tokenization.encode(sentences).split()
     encoded = [_Encoded(tuple(one.tolist()), tuple(np.cumsum(starts[one]).tolist())) for one in ids]
     if tokenization.segmenter is None:
         encoded = [_Encoded(one.ids, _words(*_spelled(tokenization, one))) for one in encoded]
@@ -159,8 +158,8 @@ def _words(tokens: Iterable[tuple[int | None, tuple[int, int]]], text: str) -> t
 def _spelled(tokenization: Tokenization, encoded: _Encoded) -> tuple[Iterable[tuple[int, tuple[int, int]]], str]:
     """The words and places of tokens whose places in the text are not known, in the text that their names make."""
     names = [tokenization.token(one) for one in encoded.ids]
-    ends = list(accumulate(map(len, names)))
-    return zip(encoded.words, zip([0, *ends], ends, strict=False), strict=True), "".join(names)
+    places = pairwise(accumulate(map(len, names), initial=0))
+    return zip(encoded.words, places, strict=True), "".join(names)
 
 
 def _beginning(tokenization: Tokenization) -> list[int]:
