@@ -22,7 +22,7 @@ from tpulm.corpus.cleaning import Cleaner
 from tpulm.corpus.documents import CORPUS, OPTIONS, Faults, Wording
 from tpulm.corpus.paths import find_paths, missing_shards, name_within
 from tpulm.corpus.readers import FORMATS, READERS, read_documents
-from tpulm.corpus.readers.lines import COMPRESSIONS, Compression, InputFile, find_codec, open_file
+from tpulm.corpus.readers.lines import Compression, InputFile, find_codec, open_file, suffixes
 from tpulm.corpus.readers.wikipedia import stream_offsets
 from tpulm.errors import ConfigError, Unavailable, some_of
 from tpulm.storage.paths import printable
@@ -123,13 +123,6 @@ def _reached_twice(first: InputFile, second: InputFile, sources: Sequence[Source
         f"{first.name} is reached twice: by {where[0]}{also and f' as {first.name}'} and by {where[1]}{also}. "
         "Its text would count twice; change corpus.sources so that each file belongs to one of them."
     )
-
-
-def suffixes(path: str) -> tuple[str, Compression | None]:
-    """A file's suffix and compression, by name: "reviews.TSV.gz" -> (".tsv", "gzip")."""
-    name = PurePath(path)
-    compression = COMPRESSIONS.get(name.suffix.lower())
-    return (name.with_suffix("") if compression else name).suffix.lower(), compression
 
 
 def refuse_unread(path: str, otherwise: str = "") -> None:

@@ -18,7 +18,7 @@ from tpulm.config.finetune import METRICS
 from tpulm.config.schema import Settings
 from tpulm.config.validation import validated
 from tpulm.corpus.readers.jsonl import UnusableRecord, show
-from tpulm.corpus.sources import suffixes
+from tpulm.corpus.readers.lines import suffixes
 from tpulm.errors import ConfigError, DataError, some_of, suggest
 from tpulm.finetuning.tasks import Task
 from tpulm.labelled import Columns, Examples, hold_out, read_examples

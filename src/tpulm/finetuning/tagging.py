@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tpulm.corpus.documents import Fault
-from tpulm.corpus.sources import suffixes
+from tpulm.corpus.readers.lines import suffixes
 from tpulm.errors import DataError, suggest
 from tpulm.finetuning.tasks import Mistake, Task, ordered_mistakes
 from tpulm.labelled import Columns, Examples, LabelSet, example_fault

@@ -17,8 +17,7 @@ import numpy as np
 from tpulm.corpus.documents import UNDECODABLE, Fault, Faults, Wording, find_fault
 from tpulm.corpus.paths import find_paths
 from tpulm.corpus.readers.jsonl import show
-from tpulm.corpus.readers.lines import ByteStream, find_codec, read_lines
-from tpulm.corpus.sources import suffixes
+from tpulm.corpus.readers.lines import ByteStream, find_codec, read_lines, suffixes
 from tpulm.errors import ConfigError, DataError
 from tpulm.labelled.examples import Columns, Examples, label_text, missing_column, text_fault
 from tpulm.labelled.records import WORDING, OnError, new_faults

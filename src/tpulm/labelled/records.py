@@ -22,10 +22,10 @@ from tpulm import storage
 from tpulm.corpus.documents import UNDECODABLE, Faults, Wording, find_fault
 from tpulm.corpus.paths import find_paths
 from tpulm.corpus.readers.jsonl import parse_lines, read_values, show
-from tpulm.corpus.readers.lines import ByteStream, Compression, Lines, decoded, find_codec, read_lines
+from tpulm.corpus.readers.lines import ByteStream, Compression, Lines, decoded, find_codec, read_lines, suffixes
 from tpulm.corpus.readers.parquet import not_utf8, read_batches, values_of
 from tpulm.corpus.readers.tables import read_rows
-from tpulm.corpus.sources import FORMATS, refuse_unread, suffixes
+from tpulm.corpus.sources import FORMATS, refuse_unread
 from tpulm.errors import ConfigError, DataError, suggest
 from tpulm.storage.paths import printable
 

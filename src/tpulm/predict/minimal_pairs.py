@@ -9,8 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.corpus.paths import find_paths
-from tpulm.corpus.readers.lines import ByteStream, find_codec, read_lines
-from tpulm.corpus.sources import suffixes
+from tpulm.corpus.readers.lines import ByteStream, find_codec, read_lines, suffixes
 from tpulm.errors import DataError, brief
 from tpulm.labelled.records import BENCH_WORDING, Row, new_faults, read_file, record_file
 from tpulm.predict.scores import sentence_scores

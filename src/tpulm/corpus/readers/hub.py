@@ -20,7 +20,7 @@ from tpulm.config import SourceConfig
 from tpulm.corpus.documents import DocumentBatch
 from tpulm.corpus.paths import all_paths
 from tpulm.corpus.readers.jsonl import read_jsonl
-from tpulm.corpus.readers.lines import COMPRESSIONS, ByteStream, Compression, Input, InputFile
+from tpulm.corpus.readers.lines import ByteStream, Compression, Input, InputFile, suffixes
 from tpulm.corpus.readers.parquet import read_parquet
 from tpulm.corpus.readers.tables import read_table
 from tpulm.corpus.readers.text import read_text
@@ -185,11 +185,9 @@ def _by_name(names: Sequence[str]) -> dict[str, list[str]]:
 
 def _kind(name: str) -> tuple[str, Compression | None] | None:
     """The format and compression of a data file by its name; None: it is none, or hidden."""
-    path = PurePosixPath(name)
-    compression = COMPRESSIONS.get(path.suffix.lower())
-    kind = _KINDS.get((path.with_suffix("") if compression else path).suffix.lower())
-    hidden = any(part.startswith((".", "__")) for part in path.parts)
-    return None if kind is None or hidden else (kind, compression)
+    suffix, compression = suffixes(name)
+    hidden = any(part.startswith((".", "__")) for part in PurePosixPath(name).parts)
+    return None if hidden or suffix not in _KINDS else (_KINDS[suffix], compression)
 
 
 # -- the Hub --

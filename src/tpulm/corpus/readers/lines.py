@@ -15,6 +15,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from encodings.aliases import aliases
+from pathlib import PurePath
 from typing import Any, Final, Literal, NamedTuple
 
 import zstandard
@@ -171,6 +172,13 @@ class Input(NamedTuple):
     def lines(self) -> Iterator[Lines]:
         """The decoded text in chunks of whole lines."""
         return read_lines(self.stream, self.file.encoding, self.faults)
+
+
+def suffixes(path: str) -> tuple[str, Compression | None]:
+    """A file's suffix and compression, by name: "reviews.TSV.gz" -> (".tsv", "gzip")."""
+    name = PurePath(path)
+    compression = COMPRESSIONS.get(name.suffix.lower())
+    return (name.with_suffix("") if compression else name).suffix.lower(), compression
 
 
 def open_file(file: InputFile, faults: Faults, advance: Callable[[float], None] = lambda amount: None) -> ByteStream:
