@@ -140,9 +140,8 @@ def _finetune_at_rates(
         progress.note(f"learning rate {rate:g}")
         summaries[rate] = train_at(folder, config=config.model_copy(update={"learning_rate": rate}))
     rate, scores = compare_rates({rate: one.seeds for rate, one in summaries.items()}, config)
-    best, path = folders[rate], output / SUMMARY
-    complete = storage.exists(path) and storage.read_json(path).get("learning_rates") == scores
-    complete = complete and all(one.nothing_to_do for one in summaries.values())
+    best = folders[rate]
+    complete = _read_summary(output).get("learning_rates") == scores and all(one.nothing_to_do for one in summaries.values())
     summary = dataclasses.replace(summaries[rate], output=str(output), learning_rates=scores, nothing_to_do=complete)
     if not complete:
         for seed in summary.seeds:
@@ -194,7 +193,8 @@ class _Finetuning:
             _check_inputs(self.work, inputs, output=self.output, hosts=self.hosts, overwrite=self.overwrite)
             seeds = self._seeds()
             done = {seed: result for seed in seeds if (result := self._result(seed)) is not None}
-            complete = len(done) == len(seeds) and self._summarized() == seeds and self._kept() == self._best(done)
+            summarized = _read_summary(self.output).get("seeds") == seeds
+            complete = len(done) == len(seeds) and summarized and self._kept() == self._best(done)
             self.hosts.barrier("what is done")
             for seed in seeds:
                 if seed not in done:
@@ -357,14 +357,8 @@ class _Finetuning:
 
     def _kept(self) -> int | None:
         """The seed whose model is in best/. An earlier version recorded it only in the summary."""
-        recorded, summary = self.work / _KEPT, self.output / SUMMARY
-        if storage.exists(recorded):
-            return storage.read_json(recorded)["seed"]
-        return storage.read_json(summary)["best_seed"] if storage.exists(summary) else None
-
-    def _summarized(self) -> list[int] | None:
-        path = self.output / SUMMARY
-        return storage.read_json(path)["seeds"] if storage.exists(path) else None
+        recorded = self.work / _KEPT
+        return storage.read_json(recorded)["seed"] if storage.exists(recorded) else _read_summary(self.output).get("best_seed")
 
     def _result(self, seed: int) -> SeedResult | None:
         path = self.work / f"seed-{seed}" / "result.json"
@@ -410,11 +404,15 @@ def read_mistakes(output: str | PurePath) -> list[Mistake]:
 
 def read_results(output: str | PurePath) -> tuple[SeedResult, ...]:
     """The results of all seeds of a finished fine-tuning, from its summary; none if it has not finished."""
-    folder = storage.as_path(output)
-    if not storage.exists(folder / SUMMARY):
-        return ()
-    seeds = storage.read_json(folder / SUMMARY)["seeds"]
-    return tuple(SeedResult(**storage.read_json(folder / WORK / f"seed-{seed}" / "result.json")) for seed in seeds)
+    work = storage.as_path(output) / WORK
+    seeds = _read_summary(output).get("seeds", ())
+    return tuple(SeedResult(**storage.read_json(work / f"seed-{seed}" / "result.json")) for seed in seeds)
+
+
+def _read_summary(output: str | PurePath) -> dict[str, Any]:
+    """The summary of a finished fine-tuning; empty if it has not finished."""
+    path = storage.as_path(output) / SUMMARY
+    return storage.read_json(path) if storage.exists(path) else {}
 
 
 # -- the inputs of a fine-tuning, so that others never resume it ----------------------------------------------------------
