@@ -89,12 +89,11 @@ class FinetuneSummary:
         """Flat, for `--json`: "dev_accuracy", "dev_accuracy_deviation", "test_accuracy", …, and without prefix the scores other
         than accuracy, of test if given, else of dev."""
         scores: dict[str, Any] = {}
-        for part in ("dev", "test"):
-            by_seed = [part_of for seed in self.seeds if (part_of := getattr(seed, part)) is not None]
-            for name in by_seed[0] if by_seed else ():
+        for part in self.scored:
+            by_seed = [getattr(seed, part) for seed in self.seeds]
+            for name in by_seed[0]:
                 scores[f"{part}_{name}"], scores[f"{part}_{name}_deviation"] = summarize([one[name] for one in by_seed])
-        last = "test" if "test" in self.examples else "dev"
-        plain = {name: scores[f"{last}_{name}"] for name in self.seeds[0].dev if name != "accuracy"}
+        plain = {name: scores[f"{self.scored[-1]}_{name}"] for name in self.seeds[0].dev if name != "accuracy"}
         best = self.seeds[self.best]
         return {
             **scores,
