@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from tpulm.convert.config_json import HeadConfig
 from tpulm.corpus.documents import Fault
 from tpulm.errors import DataError
-from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, score_text
+from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, no_better, ordered_mistakes
 from tpulm.labelled import Examples, LabelSet, label_set_fault, label_set_scores
 from tpulm.labelled.labels import label_name, labels_of
 from tpulm.labelled.rows import Rows
@@ -105,10 +106,8 @@ class LabelSets(Task):
         value = self.scores(outputs, data, names)[name]
         of_constant = self.scores(np.broadcast_to(np.where(commonest, 1.0, -1.0), outputs.shape), data, names)[name]
         if not self.config.is_better(value, of_constant):
-            warnings.append(
-                f"its {score_text(name, value)} is no better than that of always answering "
-                f"{_listed(commonest, names) or 'no label'} ({of_constant:.4f})"
-            )
+            answer = _listed(commonest, names) or "no label"
+            warnings.append(no_better(name, value, f"always answering {answer}", of_constant))
         return warnings
 
 
@@ -116,12 +115,7 @@ def _flat(examples: Examples) -> Examples:
     """Each label of each text as a separate example."""
     labels = labels_of(examples)
     where = [number for number, some in enumerate(labels) for _ in some]
-    return Examples(
-        [examples.texts[number] for number in where],
-        None,
-        [one for some in labels for one in some],
-        [examples.places[number] for number in where],
-    )
+    return replace(examples.take(where), labels=[one for some in labels for one in some])
 
 
 def _listed(labels: np.ndarray, names: tuple[str, ...]) -> str:

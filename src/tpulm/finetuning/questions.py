@@ -10,7 +10,7 @@ import numpy as np
 
 from tpulm.corpus.documents import Fault
 from tpulm.errors import DataError
-from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, score_text
+from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, no_better, ordered_mistakes
 from tpulm.labelled import Columns, Examples, LabelSet
 from tpulm.labelled.answers import (
     AnswerSpan,
@@ -131,8 +131,7 @@ class QuestionAnswering(Task):
             none = [AnswerSpan("", 0, 0, 0.0)] * len(true)
             value, of_none = (float(self._scored(predicted, data)[:, column].mean()) for predicted in (answers, none))
             if value <= of_none:
-                never = f"that of never finding an answer ({of_none:.4f})"
-                warnings.append(f"its {score_text(name, value)} is no better than {never}")
+                warnings.append(no_better(name, value, "never finding an answer", of_none))
         return warnings
 
     def _answers(self, outputs: np.ndarray, rows: Rows, examples: Examples) -> list[AnswerSpan]:

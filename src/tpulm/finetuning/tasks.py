@@ -268,10 +268,7 @@ class TextClassification(Task):
         constant[:, commonest] = 1.0
         of_constant = self.scores(constant, data, names)[name]
         if not self.config.is_better(scores[name], of_constant):
-            warnings.append(
-                f"its {score_text(name, scores[name])} is no better than that of always answering {names[commonest]} "
-                f"({of_constant:.4f})"
-            )
+            warnings.append(no_better(name, scores[name], f"always answering {names[commonest]}", of_constant))
         share, can_weigh = np.mean(training.labels == commonest), self.config.task == "classification"
         if warnings and can_weigh and self.config.class_weights is None and share >= _IMBALANCED:
             metric = ' and metric = "macro_f1"' if name == "accuracy" else ""
@@ -449,6 +446,10 @@ def part_vocabulary_warnings(tokenization: Tokenization, name: str, examples: Ex
 
 def score_text(metric: str, value: float) -> str:
     return f"{metric.replace('_', ' ')} on dev, {decimals(value)},"
+
+
+def no_better(metric: str, value: float, than: str, of_that: float) -> str:
+    return f"its {score_text(metric, value)} is no better than that of {than} ({of_that:.4f})"
 
 
 def ordered_mistakes(
