@@ -258,9 +258,8 @@ class _Engine(NamedTuple):
 
 def _texts_at(marked: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Which of the texts that follow each other have a character that is not 0; bool [N]."""
-    is_marked, places = np.zeros(len(sizes), bool), np.flatnonzero(marked)
-    if len(places):
-        is_marked[np.searchsorted(np.cumsum(sizes), places, side="right")] = True
+    is_marked = np.zeros(len(sizes), bool)
+    is_marked[np.searchsorted(np.cumsum(sizes), np.flatnonzero(marked), side="right")] = True
     return is_marked
 
 

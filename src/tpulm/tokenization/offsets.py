@@ -80,10 +80,6 @@ class Derived(NamedTuple):
     def mapped(self, function: Callable[[str], str]) -> Derived:
         """Apply a function that acts on a character and its marks, without looking further."""
         expected = function(self.text)
-        if not _has_marks(self.text):
-            result = Derived.of_parts((function(c), at, at + 1) for at, c in enumerate(self.text))
-            if result.text == expected:
-                return self.then(result)
         for cuts in (_clusters, _words):
             result = Derived.of_parts((function(self.text[a:b]), a, b) for a, b in pairwise(cuts(self.text)))
             if result.text == expected:
