@@ -370,11 +370,10 @@ class _PieceWriter:
 
     def record(self, inputs: tuple[InputRecord, ...]) -> PieceRecord:
         left_out = {"skipped": self._faults.skipped, "removed_templates": self._faults.removed_templates}
-        found = {**left_out, **self._cleaner.counts}
         return PieceRecord(
             settings=self._piece.settings(),
             inputs=inputs,
-            counts=self._counts + Counts.model_validate(found),
+            counts=self._counts + Counts.model_validate(left_out | self._cleaner.counts),
             runs=tuple(self._spill.runs),
             smallest_draw=self._draws[0],
             largest_draw=self._draws[1],

@@ -135,7 +135,8 @@ def _kind(path: str, source: SourceConfig, wording: Wording) -> tuple[str, Compr
     """Format and compression by name: an unknown suffix is an error, no suffix (wiki_00) means text."""
     suffix, compression = suffixes(path)
     path = printable(path)
-    if source.format == "auto":
+    form: str | None = source.format
+    if form == "auto":
         plain = not suffix or suffix[1:].isdigit()
         form = "text" if plain else "wikipedia" if suffix.startswith(".xml") else FORMATS.get(suffix)
         if form is None:
@@ -146,8 +147,6 @@ def _kind(path: str, source: SourceConfig, wording: Wording) -> tuple[str, Compr
                 f"{wording.format.format('text')} ({others}), or use a glob that leaves the file out. "
                 f"Known suffixes: {', '.join(FORMATS)}, .xml."
             )
-    else:
-        form = source.format
     if form == "parquet" and compression:
         raise ConfigError(f"{path}: Parquet compresses by itself and is not read through {compression}; decompress it first")
     return form, compression

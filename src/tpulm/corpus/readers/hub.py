@@ -170,7 +170,9 @@ def _by_name(names: Sequence[str]) -> dict[str, list[str]]:
     for name in names:
         if shard := _SHARD.fullmatch(name):
             splits.setdefault(shard[1], []).append(name)
-    for in_folders in () if splits else (True, False):
+    for in_folders in (True, False):
+        if splits:
+            break
         forms = ("{0}", "{0}{1}.*", ".*{1}{0}", ".*{1}{0}{1}.*") if in_folders else ("{0}{1}.*", ".*{1}{0}{1}.*")
         parts = {name: PurePosixPath(name).parts[:-1] if in_folders else [PurePosixPath(name).name] for name in names}
         for split, words in _SPLITS.items():
@@ -178,8 +180,6 @@ def _by_name(names: Sequence[str]) -> dict[str, list[str]]:
             some = dict.fromkeys(name for one in patterns for name in names if any(map(one.fullmatch, parts[name])))
             if some:
                 splits[split] = list(some)
-        if splits:
-            break
     return splits or {"train": list(names)}
 
 
