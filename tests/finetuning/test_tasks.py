@@ -184,6 +184,19 @@ def test_files_of_labels_with_a_separator_and_of_swag(tmp_path: Path) -> None:
         tpulm.Classifier(built("eurobert"), task="qa")
 
 
+def test_columns_may_have_the_names_that_are_usual_elsewhere(tmp_path: Path) -> None:
+    answer = {"text": ["sleeps"], "answer_start": [4]}
+    for name, row in (
+        ("qa", {"text": "Who?", "context": "Ann sleeps", "label": answer}),
+        ("choice", {"text": "Who?", "choices": ["Ann", "Bo"], "label": 1}),
+        ("retrieve", {"label": "where", "pair": "here"}),
+    ):
+        (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+        named = Columns(text="label") if name == "retrieve" else Columns(text="text", label="label")
+        found = find_task(FinetuneConfig(task=name)).read(tmp_path / "a.jsonl", named)
+        assert found.texts == ["where" if name == "retrieve" else "Who?"] and found.pairs
+
+
 def test_examples_that_were_read_without_the_task_are_checked_by_it() -> None:
     examples = Examples(["the film", "the plot"], None, ["1.5", "n/a"], ["a, line 1", "a, line 2"])
     with pytest.raises(DataError, match="a, line 2"):

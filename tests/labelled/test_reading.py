@@ -27,8 +27,11 @@ def test_every_format_gives_the_same_examples(write_rows: Callable, form: str):
     assert parts(found) == (both, ["yes", "no"], ["1", "0"]) and len(found) == 2 and not found.skipped
     assert [type(label) for label in found.labels or []] == [str if form in ("tsv", "csv") else int] * 2
     assert parts(read_examples(path)) == (both, None, ["1", "0"])
-    for columns in (Columns(), Columns(label="nowhere")):
+    for columns in (Columns(), Columns(label="nowhere"), Columns(label="text")):
         assert parts(read_examples(path, columns, labelled=False)) == (both, None, None)
+    for columns in (Columns(label="text"), Columns("label"), Columns(pair="text")):
+        with pytest.raises(ConfigError, match=r"(label and text|pair and text) are both '(text|label)'"):
+            read_examples(path, columns)
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
@@ -133,8 +136,6 @@ def test_python_values_that_are_no_examples(data: Any, message: str):
 
 
 def test_settings_that_do_not_fit():
-    with pytest.raises(ConfigError, match=r"label and text .*'x'"):
-        Columns("x", "x")
     wrong: dict[str, dict[str, Any]] = {"'skpi'": {"on_error": "skpi"}, "columns": {"columns": Columns()}}
     for message, given in wrong.items():
         with pytest.raises(ConfigError, match=message):

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from made_up import batches, make_texts
 from test_segmenter import PACKAGES, TROUBLE
-from tokenizers import Tokenizer, normalizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from tpulm import tokenization
 from tpulm.config import CleaningConfig, TokenizerConfig
+from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import Tokenization
 from tpulm.tokenization.pipelines import BYTE_CHARACTERS
 
@@ -140,3 +141,19 @@ def test_what_the_corpus_normalization_changes_has_its_place_in_the_text_as_give
         assert inside and inside[0][0] in (begin, begin + 4 * (part == "zzzzzzz")), part  # the last three of them stay
         assert all(begin <= a and b <= end for a, b in inside), part
         assert inside[-1][1] == end, part
+
+
+@pytest.mark.parametrize("normalizer", [None, normalizers.NFKC()])
+def test_characters_that_a_vocabulary_lacks_keep_the_places_of_the_others(normalizer: Any) -> None:
+    """Without an unknown token the library drops them, and its own offsets count what is left."""
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abc", "ab", "é"]
+    library = Tokenizer(models.BPE({name: index for index, name in enumerate(names)}, [("a", "b")]))
+    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if normalizer is not None:
+        library.normalizer = normalizer
+    made = Tokenization(library, SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4))
+    texts = ["??ab c", "a?b c", "ab ?", "?e\u0301b" if normalizer else "?éb"]
+    found = made.encode_with_offsets(texts)
+    spans = [[tuple(span) for span in some] for some in np.split(found.spans.tolist(), np.cumsum(found.lengths)[:-1])]
+    last = [(1, 3), (3, 4)] if normalizer else [(1, 2), (2, 3)]
+    assert spans == [[(2, 4), (5, 6)], [(0, 3), (4, 5)], [(0, 2)], last]

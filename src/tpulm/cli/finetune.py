@@ -86,7 +86,8 @@ class FileOptions:
     def columns(self, **others: Any) -> Columns:
         from tpulm.labelled import Columns
 
-        return Columns(text=self.text_column or "text", header=not self.no_header, encoding=self.encoding, **others)
+        named = {role: name for role, name in {"text": self.text_column, **others}.items() if name is not None}
+        return Columns(**named, header=not self.no_header, encoding=self.encoding)
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def finetune(
         PurePath | None, path_option("Validation set, which selects the best epoch. Default: a part of the training file.")
     ] = None,
     test: Annotated[PurePath | None, path_option("Test set: scored once at the end, never used for selection.")] = None,
-    label_column: Annotated[str, _column("The column of the label.")] = "label",
+    label_column: Annotated[str | None, _column("The column of the label. Default: the task's, such as label.")] = None,
     pair_column: PairColumn = None,
     negative_column: Annotated[str | None, _column("The column of hard negatives (--task retrieve).")] = None,
     label_separator: Annotated[
@@ -411,7 +412,7 @@ def _predict(
         predictions = classifier.predict([row.text for row in chunk], None if others[0] is None else others)
         return (_columns_of_answer(row.text, answer) for row, answer in zip(chunk, predictions, strict=True))
 
-    rows, skipped = _rows_of(options, model, task.columns_of(columns), fault=task.fault, adapt=task.adapt)
+    rows, skipped = _rows_of(options, model, columns.over(task.columns), fault=task.fault, adapt=task.adapt)
     counted = _write_answers(rows, answered, options, output, title="Answering")
     _show_written("answered", counted, _left_out(classifier.cut, task.longest, skipped, task.cut_texts), output)
 

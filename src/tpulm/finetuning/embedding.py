@@ -106,7 +106,7 @@ class Retrieval(_Embedding):
     objective = RankedTexts
 
     def read(self, path: str | PurePath, columns: Columns, **reading: Any) -> Examples:
-        columns = self.columns_of(columns)
+        columns = columns.over(self.columns)
         return read_examples(path, columns, labelled=False, fault=self.fault, adapt=self.adapt, **reading)
 
     def take(self, data: Any) -> Examples:
@@ -176,8 +176,10 @@ def _ranked(outputs: np.ndarray, labels: np.ndarray) -> _Ranked:
         mine = near[np.arange(len(some)), own]
         near[(numbers_of[None, :] == anchor[:, None]) & (numbers_of[None, :] != labels[some, 1][:, None])] = -np.inf
         rank = (near >= mine[:, None]).sum(axis=1)
-        same = labels[np.isin(labels[:, 0], anchor)]
-        known = (same[None, :, 0] == anchor[:, None]) @ (same[:, 1][:, None] == numbers_of[None, :])
-        near[known] = -np.inf
+        anchors, which = np.unique(anchor, return_inverse=True)
+        same = labels[np.isin(labels[:, 0], anchors)]
+        known = np.zeros((len(anchors), len(numbers_of)), bool)
+        known[np.searchsorted(anchors, same[:, 0]), np.searchsorted(numbers_of, same[:, 1])] = True
+        near[known[which]] = -np.inf
         parts.append((anchor, rank, numbers_of[near.argmax(axis=1)], near.max(axis=1) - mine))
     return _Ranked(row, *(np.concatenate(part) for part in zip(*parts, strict=True)))

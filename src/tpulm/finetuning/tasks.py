@@ -49,7 +49,6 @@ NEARLY_ALL = 0.99  # fraction of predictions from which on they count as constan
 _HARDLY_ANY = 0.05  # of the labels' deviation, below which a regression's predictions count as constant
 _MANY_CUT = 0.1  # of the texts
 _IMBALANCED = 0.75  # of the training labels are one class
-_DEFAULT_COLUMNS = vars(Columns())
 _OF_OWN_FILES = ("tag", "qa", "choice")  # tasks whose files look like no others
 
 
@@ -88,16 +87,11 @@ class Task(ABC):
 
     def read(self, path: str | PurePath, columns: Columns, **reading: Any) -> Examples:
         """The examples of a file; `reading` has `format` and `on_error` of `read_examples`."""
-        return read_examples(path, self.columns_of(columns), fault=self.fault, adapt=self.adapt, **reading)
+        return read_examples(path, columns.over(self.columns), fault=self.fault, adapt=self.adapt, **reading)
 
     def take(self, data: Any) -> Examples:
         """The examples of Python objects."""
         return examples_of(data, fault=self.fault)
-
-    def columns_of(self, columns: Columns) -> Columns:
-        """The given columns, completed by those of the task's files."""
-        own = {name: value for name, value in vars(columns).items() if value != _DEFAULT_COLUMNS[name]}
-        return Columns(**{**vars(self.columns), **own})
 
     def adapt(self, values: dict[str, Any]) -> dict[str, Any]:
         """A file's row with the columns of `columns`, for files that have others."""

@@ -51,15 +51,19 @@ class Examples:
         return Examples(texts, pairs, labels, places, columns=self.columns)
 
 
+class _Usual(str):
+    """The name of a column that nobody named; a task's files may have another."""
+
+
 @dataclass(frozen=True)
 class Columns:
-    """Names of columns, or keys of JSON objects and Parquet structs; dots descend. Raises ConfigError if two are the same.
+    """Names of columns, or keys of JSON objects and Parquet structs; dots descend.
 
     A tsv or csv without a header has columns "1", "2", "3".
     """
 
-    text: str = "text"
-    label: str = "label"
+    text: str = _Usual("text")
+    label: str = _Usual("label")
     pair: str | None = None  # the second text, if examples are pairs: a hypothesis, an answer
     header: bool = True  # whether the first row of a tsv or csv names the columns
     negative: str | None = None  # a third text, which does not belong to the first one as the second does
@@ -69,16 +73,20 @@ class Columns:
     def __post_init__(self) -> None:
         if self.label_separator == "":
             raise ConfigError("the labels' separator is empty; name what stands between them: --label-separator ';'")
-        role_of: dict[str, str] = {}
-        for role, name in (("label", self.label), ("pair", self.pair), ("negative", self.negative), ("text", self.text)):
-            if name and (other := role_of.setdefault(name, role)) != role:
-                raise ConfigError(f"the columns of {other} and {role} are both '{name}'; each needs its own")
+
+    def over(self, usual: Columns) -> Columns:
+        """These, but for what nobody named, which is as in `usual`."""
+        unnamed = [name for name, value in vars(self).items() if value is None or isinstance(value, _Usual)]
+        return replace(self, **{name: getattr(usual, name) for name in unnamed})
 
     def needed(self, *, labelled: bool) -> dict[str, str]:
-        """The names to read, by role. Raises ConfigError for a name if there is no header."""
-        names = {"text": self.text} | ({"pair": self.pair} if self.pair else {})
-        names |= {"negative": self.negative} if self.negative else {}
+        """The names to read, by role. Raises ConfigError if two are the same, and for a name if there is no header."""
+        names = {role: name for role in ("text", "pair", "negative") if (name := getattr(self, role))}
         names |= {"label": self.label} if labelled else {}
+        role_of: dict[str, str] = {}
+        for role, name in reversed(names.items()):
+            if (other := role_of.setdefault(name, role)) != role:
+                raise ConfigError(f"the columns of {other} and {role} are both '{name}'; each needs its own")
         wrong = [role for role, name in names.items() if not self.header and not (name.isdecimal() and int(name) > 0)]
         if wrong:
             options = ", ".join(f"--{role}-column is '{names[role]}'" for role in wrong)

@@ -1,8 +1,9 @@
 """Character offsets of tokens in the original text, across normalizers and analysers.
 
 The library's own offsets are right, except where a normalizer composes several characters (an accent, conjoining Hangul,
-half-width voice marks), which NFC and NFKC shift, and wherever SentencePiece's table drops one. Such texts are normalized here
-in chunks that never interact, and a token that comes from a chunk has the offsets of the whole chunk.
+half-width voice marks), which NFC and NFKC shift, wherever SentencePiece's table drops one, and after characters that a BPE
+vocabulary lacks and has no unknown token for. The first are normalized here in chunks that never interact, and a token that
+comes from a chunk has the offsets of the whole chunk.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
-from tokenizers import PreTokenizedString, Regex, Tokenizer
+from tokenizers import Encoding, PreTokenizedString, Regex, Tokenizer
 
 from tpulm.tokenization.hf_files import guarded, watched
 from tpulm.tokenization.pipelines import composing, normalizer, steps, without_surrogates
@@ -119,29 +120,53 @@ class AlignedSteps:
         return text
 
 
-class Aligner:
-    """Encodes with offsets. `library` is a tokenizer that adds no special tokens."""
+class Realigner:
+    """Places tokens around characters that a tokenizer drops, which the library's offsets leave out of account."""
 
     def __init__(self, library: Tokenizer):
+        self._library = library
+        self._alphabet = {token for token in library.get_vocab(with_added_tokens=False) if len(token) == 1}
+
+    def __call__(self, text: str, encoding: Encoding) -> Encoding:
+        """The same tokens, read from what is left after the drops, which keeps its places in the text."""
+        string = PreTokenizedString(text)
+        if self._library.normalizer is not None:
+            string.normalize(self._library.normalizer.normalize)
+        if self._library.pre_tokenizer is not None:
+            self._library.pre_tokenizer.pre_tokenize(string)
+        string.normalize(lambda piece: piece.filter(self._alphabet.__contains__))
+        string.tokenize(self._library.model.tokenize)
+        again = string.to_encoding()
+        return again if again.ids == encoding.ids else encoding
+
+
+class Aligner:
+    """Encodes with offsets. `library` is a tokenizer that adds no special tokens; `drops`: it lacks an unknown one."""
+
+    def __init__(self, library: Tokenizer, *, drops: bool):
         specification = json.loads(library.to_str())
         self._library = library
         self._steps = AlignedSteps(steps(specification["normalizer"], "normalizers"))
         self._shifts = '"Precompiled"' in json.dumps(specification["normalizer"])  # the library's are wrong if it drops one
         self._unnormalized = Tokenizer.from_str(json.dumps({**specification, "normalizer": None}))
         self._unnormalized.encode_special_tokens = True
+        self._realigners = (Realigner(library), Realigner(self._unnormalized)) if drops else (None, None)
 
     @guarded()
     def align(self, texts: Sequence[Derived], originals: Sequence[str]) -> Aligned:
         ids, spans = [np.zeros(0, np.uint32)], [np.zeros((0, 2), np.int64)]
         with watched(self._library, originals):
             encodings = self._library.encode_batch([text.text for text in texts], add_special_tokens=False)
+        realigned, again_realigned = self._realigners
         for text, encoding, original in zip(texts, encodings, originals, strict=True):
             own = np.array(encoding.ids, np.uint32)
-            places = text.back(np.array(encoding.offsets, np.int64).reshape(-1, 2))
+            placed = encoding if realigned is None else realigned(text.text, encoding)
+            places = text.back(np.array(placed.offsets, np.int64).reshape(-1, 2))
             if self._shifts or (self._steps.steps and _has_marks(text.text)):
                 normalized = self._steps.normalized(text)
                 again = self._unnormalized.encode(normalized.text, add_special_tokens=False)
                 if again.ids == encoding.ids:
+                    again = again if again_realigned is None else again_realigned(normalized.text, again)
                     places = normalized.back(np.array(again.offsets, np.int64).reshape(-1, 2))
             ids.append(own)
             spans.append(trimmed(places, original))

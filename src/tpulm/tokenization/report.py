@@ -7,17 +7,18 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from itertools import chain
 from operator import itemgetter
 
-from tokenizers import Encoding, PreTokenizedString
+from tokenizers import Encoding
 
 from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import percent, visible
 from tpulm.runtime import interrupt
 from tpulm.tokenization.hf_files import guarded, watched
+from tpulm.tokenization.offsets import Realigner
 from tpulm.tokenization.pipelines import without_surrogates
 from tpulm.tokenization.tokenization import Tokenization
 
@@ -123,6 +124,7 @@ class _LossyEncoder:
 
     def __init__(self, tokenization: Tokenization):
         self._tokenization, self._library = tokenization, tokenization.plain()
+        self._realigned = Realigner(self._library)
 
     @guarded()
     def __call__(self, texts: list[str]) -> tuple[list[Encoding], list[set[int]]]:
@@ -132,22 +134,6 @@ class _LossyEncoder:
         dropped = self._tokenization.dropped(texts)
         pairs = zip(texts, encodings, dropped, strict=True)
         return [self._realigned(text, one) if places else one for text, one, places in pairs], dropped
-
-    def _realigned(self, text: str, encoding: Encoding) -> Encoding:
-        """The same tokens, read from what is left after the drops, which keeps its places in the text."""
-        string = PreTokenizedString(text)
-        if self._library.normalizer is not None:
-            string.normalize(self._library.normalizer.normalize)
-        if self._library.pre_tokenizer is not None:
-            self._library.pre_tokenizer.pre_tokenize(string)
-        string.normalize(lambda piece: piece.filter(self._alphabet.__contains__))
-        string.tokenize(self._library.model.tokenize)
-        again = string.to_encoding()
-        return again if again.ids == encoding.ids else encoding
-
-    @cached_property
-    def _alphabet(self) -> set[str]:
-        return {token for token in self._library.get_vocab(with_added_tokens=False) if len(token) == 1}
 
 
 class TextTally:

@@ -150,7 +150,8 @@ class Tokenization:
 
     @cached_property
     def _aligner(self) -> Aligner:
-        return Aligner(without_special_names(self._tokenizer, self.special, reads_added=self._reads_added).tokenizer)
+        library = without_special_names(self._tokenizer, self.special, reads_added=self._reads_added).tokenizer
+        return Aligner(library, drops=self._marking is not None)
 
     @guarded()
     def dropped(self, texts: Sequence[str]) -> list[set[int]]:
