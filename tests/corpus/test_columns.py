@@ -19,7 +19,7 @@ from cloud_emulator import Emulator
 from tpulm import storage
 from tpulm.config import SourceConfig
 from tpulm.corpus import documents, read_texts
-from tpulm.corpus.readers import lines, tables
+from tpulm.corpus.readers import jsonl, lines, tables
 from tpulm.corpus.readers.lines import ByteStream
 from tpulm.errors import DataError, StorageError
 
@@ -201,3 +201,15 @@ def test_an_encrypted_file(read: Callable, tmp_path: Path, plain_footer: bool):
     pq.write_table(pa.table({"text": ["x"]}), tmp_path / "a", encryption_properties=keys)
     with pytest.raises(DataError, match="encrypted"):
         read("a.parquet", (tmp_path / "a").read_bytes())
+
+
+def test_commas_of_a_text_are_no_values(read: Callable, faulty: Callable, monkeypatch: pytest.MonkeyPatch):
+    for module, limit in ((tables, "_MOST_FIELDS"), (jsonl, "_MOST_VALUES")):
+        monkeypatch.setattr(module, limit, 50)
+    commas, many = "a," * 60, ",".join("1" * 60)
+    for text in (commas, f'he said "so", {commas}', f"one\n{commas}\n", f"\\{commas}"):
+        quoted = text.replace('"', '""')
+        assert read("a.csv", f'text,n\n"{quoted}",1\nlast,2\n').documents == [text, "last"]
+        assert read("a.jsonl", json.dumps({"text": text}) + '\n{"text": "last"}\n').documents == [text, "last"]
+    faulty("a.csv", f'text,n\n"a",{many}\nlast,2\n', "line 2: a row of more than 50 fields", ["last"], "malformed_row")
+    faulty("a.jsonl", f'{{"text": "a", "n": [{many}]}}\n{{"text": "last"}}\n', "line 1: .*50 values", ["last"], "too_large")

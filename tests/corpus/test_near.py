@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from cloud_emulator import Emulator
 from tpulm.config import CorpusConfig
 from tpulm.corpus import near
 from tpulm.corpus.near import Banding, band_hashes, banding
-from tpulm.errors import Stopped
+from tpulm.errors import Stopped, StorageError
 
 WORDS = [f"word{number}" for number in range(3_000)]
 
@@ -180,6 +181,13 @@ def test_however_the_work_is_divided_or_interrupted(near_scattered: Callable, do
     assert calls == [0, 1, 2, *range(2, banding(0.8).bands)]
     for other in (divided, again):
         assert other.manifest.fingerprint == whole.manifest.fingerprint and other.parts() == whole.parts()
+
+
+@pytest.mark.parametrize("where", ["here", "gs://runs/w"])
+def test_a_file_of_them_that_is_gone_is_missed(gcs: Emulator, tmp_path: Path, where: str):
+    path = near.duplicates_path(where if where.startswith("gs://") else tmp_path)
+    with pytest.raises(StorageError, match=r"duplicates\.keys is gone.*corpus/manifest\.json"):
+        near.keys_between(path, 0, 5)
 
 
 def test_exact_ones_go_with_them():

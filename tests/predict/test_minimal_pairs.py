@@ -255,6 +255,12 @@ def test_files_about_the_pairs_are_left_out_with_a_note(tmp_path: Path):
     assert [word in notes[0] for word in ("README.md", "config.json", "a.tsv")] == [True, True, False]
 
 
+def test_files_that_differ_in_their_suffix_alone_are_paradigms_of_their_own(tmp_path: Path):
+    (tmp_path / "a.tsv").write_text("good\tbad\nthe film\tfilm the\n")
+    (tmp_path / "a.csv").write_text("good,bad\nthe plot,plot the\n")
+    assert {PurePath(pair.paradigm).name for pair in read_pairs(tmp_path)} == {"a.tsv", "a.csv"}
+
+
 def test_an_empty_file_among_others_is_named(tmp_path: Path):
     """Else the mean of paradigms would be that of fewer."""
     (tmp_path / "a.tsv").write_text(FILES["a.tsv"])

@@ -38,6 +38,7 @@ from tpulm import storage
 from tpulm.corpus.identity import RANGE, Keys, is_letter, joined, mix
 from tpulm.corpus.manifest import PieceRecord, hash_json, pieces_folder, spill_path
 from tpulm.corpus.spill import SortedRun, SpillReader, place_of
+from tpulm.errors import StorageError
 from tpulm.progress import Progress
 from tpulm.runtime import interrupt, stage
 from tpulm.runtime.hosts import Hosts
@@ -181,10 +182,11 @@ def _distinct(keys: Keys) -> Keys:
 
 
 def keys_between(path: PurePath, low: int, high: int) -> Keys:
-    """The keys with low <= first half < high in a file of ascending keys."""
-    info = storage.info(path)
-    size = 0 if info is None else info.size // _PAIR.itemsize
-    ranges = storage.Ranges(path)
+    """The keys with low <= first half < high in a file of ascending keys. Raises StorageError if it is gone."""
+    if (info := storage.info(path)) is None:
+        manifest = path.parents[2] / "manifest.json"
+        raise StorageError(f"{path} is gone, which has the near-duplicates; delete {manifest} and run the same command again")
+    size, ranges = info.size // _PAIR.itemsize, storage.Ranges(path)
 
     def read(first: int, last: int) -> Keys:
         pairs = np.frombuffer(ranges.read(first * _PAIR.itemsize, last * _PAIR.itemsize), _PAIR)

@@ -145,11 +145,15 @@ def read_pairs(
 
 
 def _names(paths: Sequence[str]) -> list[str]:
-    """Of each file its name without suffixes, with its folder's where two would have one name."""
+    """Of each file its name without suffixes; where two would have one name, with its folder, or else as it is."""
     files = [PurePath(one) for one in paths]
-    names = [(one.with_suffix("") if suffixes(str(one))[1] else one).stem for one in files]
-    several = Counter(names)
-    return [name if several[name] == 1 else f"{one.parent.name}/{name}" for one, name in zip(files, names, strict=True)]
+    stems = [(one.with_suffix("") if suffixes(str(one))[1] else one).stem for one in files]
+    within = [f"{one.parent.name}/{stem}" for one, stem in zip(files, stems, strict=True)]
+    several, again = Counter(stems), Counter(within)
+    return [
+        stem if several[stem] == 1 else name if again[name] == 1 else str(one)
+        for one, stem, name in zip(files, stems, within, strict=True)
+    ]
 
 
 def _read_lines(path: str, name: str, encoding: str) -> Iterator[MinimalPair]:

@@ -24,7 +24,7 @@ from tpulm.errors import shorten, suggest
 from tpulm.storage import parse_json
 
 _MOST_VALUES: Final = 500_000  # per record: each takes up to 100 bytes of memory, and as few as three of the file
-_FEW_CHARACTERS: Final = 1 << 16  # a line this short cannot have too many values
+_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 _ARRAY: Final = re.compile(r"\s*\[\s*\{")
 _OBJECT_AROUND: Final = re.compile(r'\s*\{\s*"([^"\\\n]+)"\s*:\s*\[\s*\{')  # an array, under this key
 _BEFORE_AN_ITEM: Final = re.compile(r"\s*[\[,]\s*(?=[^\s\]])")
@@ -91,7 +91,7 @@ def parse_lines(lines: Lines, faults: Faults, *, once: bool = True) -> Iterator[
         if not line or line.isspace():
             faults.skipped["empty"] += 1
             continue
-        if len(line) > _FEW_CHARACTERS and sum(map(line.count, ",[{")) > _MOST_VALUES:
+        if len(line) > _MOST_VALUES and _values(line) > _MOST_VALUES and _values(_STRING.sub("", line)) > _MOST_VALUES:
             faults.add("too_large", f"a record of more than {_MOST_VALUES:,} values.", f"{lines.unit} {number}")
             continue
         try:
@@ -101,6 +101,11 @@ def parse_lines(lines: Lines, faults: Faults, *, once: bool = True) -> Iterator[
             faults.add("not_json", message, f"{lines.unit} {number}")
         else:
             yield number, line, value
+
+
+def _values(line: str) -> int:
+    """At least as many as the values of a JSON line."""
+    return sum(map(line.count, ",[{"))
 
 
 class UnusableRecord(Exception):

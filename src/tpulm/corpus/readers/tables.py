@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final, Literal
@@ -16,7 +17,9 @@ from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Batcher, DocumentBatch, F
 from tpulm.corpus.readers.lines import Input, Lines
 from tpulm.errors import DataError, shorten, suggest
 
-_MOST_CELLS: Final = 100_000  # per row
+_MOST_CELLS: Final = 100_000  # per row of a tsv
+_MOST_FIELDS: Final = 500_000  # per line of a csv
+_QUOTED: Final = re.compile(r'"[^"]*("|\Z)')
 OpenQuote = Literal["fault", "error"]
 _NEVER_CLOSED: Final = (
     "a quote in this row is never closed, so that all rows after it would be lost. Close it; a quote that is part of a text is "
@@ -79,7 +82,7 @@ def _csv_rows(chunks: Iterable[Lines], faults: Faults, open_quote: OpenQuote) ->
     lines = _RowLines(chunks)
     reader = csv.reader(lines, strict=True)
     while True:
-        number, lines.characters = reader.line_num + 1, 0
+        number, lines.characters, lines.in_quotes = reader.line_num + 1, 0, False
         try:
             cells = next(reader)
         except StopIteration:
@@ -102,11 +105,11 @@ def _is_open_quote(error: csv.Error, *, lines: int) -> bool:
 
 
 class _RowLines:
-    """Iterates over lines with their ends; raises csv.Error if a row is larger than a document may be."""
+    """Iterates over lines with their ends; raises csv.Error for rows larger than a document may be, or of too many fields."""
 
     def __init__(self, chunks: Iterable[Lines]):
         self._lines = chain.from_iterable(io.StringIO(lines.text, newline="\n") for lines in chunks)
-        self.characters = 0  # of the current row
+        self.characters, self.in_quotes = 0, False  # of the current row
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -114,8 +117,11 @@ class _RowLines:
     def __next__(self) -> str:
         line = next(self._lines)
         self.characters += len(line)
-        if self.characters > MAX_DOCUMENT_BYTES or (len(line) > _MOST_CELLS and line.count(",") > 5 * _MOST_CELLS):
+        if self.characters > MAX_DOCUMENT_BYTES:
             raise csv.Error(f"row larger than field limit ({MAX_DOCUMENT_BYTES})")
+        if len(line) > _MOST_FIELDS and _QUOTED.sub("", '"' * self.in_quotes + line).count(",") >= _MOST_FIELDS:
+            raise csv.Error(f"a row of more than {_MOST_FIELDS:,} fields")
+        self.in_quotes ^= line.count('"') % 2 == 1
         return line
 
 
