@@ -278,7 +278,7 @@ class _Bench(NamedTuple):
         return finetune_settings(None, {"task": task.task, "seeds": self.seeds, **fields, **self.settings}), notes
 
     def _output(self, name: str, rate: float) -> PurePath:
-        return self.root / name / f"lr-{rate:g}"
+        return self.root / name / f"lr-{rate}"
 
     def _check_inputs(self, name: str, config: FinetuneConfig, files: Mapping[str, PurePath]) -> None:
         """Record the inputs. Raises WorkFolderMismatch, naming what differs, if others were trained on."""

@@ -118,7 +118,7 @@ def finetune(
 def compare_rates(results: Mapping[float, Sequence[SeedResult]], config: FinetuneConfig) -> tuple[float, dict[str, float]]:
     """The learning rate that is best on dev, and by rate the mean over the seeds of the score that selects."""
     scores = {rate: summarize([one.dev[config.chosen_by] for one in seeds]).mean for rate, seeds in results.items()}
-    return config.best_of(scores), {f"{rate:g}": score for rate, score in scores.items()}
+    return config.best_of(scores), {str(rate): score for rate, score in scores.items()}
 
 
 def _finetune_at_rates(
@@ -132,7 +132,7 @@ def _finetune_at_rates(
 ) -> FinetuneSummary:
     """Fine-tune in a folder for each rate, and copy what the best one made to `output`."""
     _check_output(output)
-    work, folders = output / WORK, {rate: output / WORK / f"lr-{rate:g}" for rate in rates}
+    work, folders = output / WORK, {rate: output / WORK / f"lr-{rate}" for rate in rates}
     if storage.exists(work / INPUTS) and not (overwrite or any(map(storage.is_folder, folders.values()))):
         raise WorkFolderMismatch(f"{output} was begun with one learning rate, not several. {_BEGIN_AGAIN}")
     summaries = dict[float, FinetuneSummary]()
