@@ -13,6 +13,7 @@ import numpy as np
 
 from tpulm.tokenization import Aligned, Encoded, Tokenization
 
+_TEXTS_AT_ONCE = 8_192
 MOST_OF_A_QUESTION = 64  # tokens
 _BATCHES_SORTED_TOGETHER = 50
 _SHORTEST = 8
@@ -106,8 +107,26 @@ def encode_rows(
     `truncation=True` of transformers; what is kept of a text is its beginning, or its end where the tokenizer says so. Within a
     text the names of [CLS], [SEP] and so on are plain text; tokens that were added to the vocabulary are read."""
     tokenization = tokenization.reading_added
+    parts = [
+        _encode(
+            tokenization,
+            list(texts[start : start + _TEXTS_AT_ONCE]),
+            None if pairs is None else list(pairs[start : start + _TEXTS_AT_ONCE]),
+            max_length,
+            offsets,
+        )
+        for start in range(0, len(texts), _TEXTS_AT_ONCE)
+    ]
+    lengths = np.concatenate([np.zeros(1, np.int64), *(part.lengths for part in parts)])
+    ids = np.concatenate([np.zeros(0, np.int32), *(part.ids for part in parts)])
+    whole_lengths = np.concatenate([np.zeros(0, np.int64), *(part.whole_lengths for part in parts)])
+    spans = np.concatenate([np.zeros((0, 2), np.int64), *(part.spans for part in parts if part.spans is not None)])
+    return Rows(ids, np.cumsum(lengths), whole_lengths, spans if offsets else None)
+
+
+def _encode(tokenization: Tokenization, texts: list[str], pairs: list[str] | None, max_length: int, offsets: bool) -> Rows:
     encode = tokenization.encode_with_offsets if offsets else tokenization.encode
-    encoded = [encode(list(part)) for part in (texts, pairs) if part is not None]
+    encoded = [encode(part) for part in (texts, pairs) if part is not None]
     lengths = [part.lengths.astype(np.int64) for part in encoded]
     framing = 2 if pairs is None else 2 + tokenization.separators
     room = max_length - framing

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from tpulm.errors import ConfigError, DataError
 from tpulm.special_tokens import SpecialTokens
-from tpulm.tokenization.encode import Encoded, Encoder, slices
+from tpulm.tokenization.encode import Encoded, Encoder
 from tpulm.tokenization.hf_files import guarded, watched
 from tpulm.tokenization.offsets import Aligned, Aligner, Derived
 from tpulm.tokenization.pipelines import (
@@ -32,7 +32,6 @@ from tpulm.tokenization.pipelines import (
 )
 from tpulm.tokenization.segmenter import Segmenter
 
-_WITH_OFFSETS_AT_ONCE = 1 << 20  # characters, with several hundred bytes each
 # Line feed, carriage return and tab: by GPT-2's table of bytes, and as they are or, in a vocabulary without them, as bytes.
 _BLANKS = {"BPE": ("Ċ", "č", "ĉ"), "Unigram": ("\n", "\r", "\t", "<0x0A>", "<0x0D>", "<0x09>")}
 
@@ -139,10 +138,7 @@ class Tokenization:
 
         With a normalizer that decomposes characters (Hangul into letters), several tokens may come from one character.
         """
-        parts = [self._aligned(some) for some in [*slices(texts, _WITH_OFFSETS_AT_ONCE)] or [[]]]
-        return Aligned(*map(np.concatenate, zip(*parts, strict=True)))
-
-    def _aligned(self, texts: list[str]) -> Aligned:
+        texts = list(texts)
         derived = [Derived.original(text) for text in texts]
         if self.segmenter is not None:
             derived = self.segmenter.segment_aligned(derived, self._names_read)
