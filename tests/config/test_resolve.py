@@ -107,6 +107,11 @@ class TestOverrides:
         assert (run.train.steps, run.name, run.description) == (1000, "my-run", "a = b")
         assert config.load("bert-mini", ["name=" + "[" * 5_000]).name == "[" * 5_000
 
+    def test_a_table_changes_what_it_names_alone_as_in_a_file(self, tmp_path: Path):
+        file = write(tmp_path, "run.toml", 'extends = "laptop-bert"\n[model]\nnum_layers = 4\n')
+        for overrides in (["model={num_layers=4}"], {"model": {"num_layers": 4}}, {"model.num_layers": 4}):
+            assert config.load("laptop-bert", overrides).model == config.load(file).model
+
     def test_none_unsets_what_may_be_unset(self, tmp_path: Path):
         train = config.load("bert-tiny", ["train.optimizer.clip_norm=none", "train.checkpoint.every_minutes=none"]).train
         assert train.optimizer.clip_norm is None

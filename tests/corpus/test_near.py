@@ -135,7 +135,7 @@ def near_scattered(scattered: Callable, write: Callable[[str, str], Path]) -> Ca
     return scatter
 
 
-def test_the_first_of_each_stays_and_the_rest_is_counted(near_scattered: Callable, documents: list[str]):
+def test_one_of_each_stays_and_the_rest_is_counted(near_scattered: Callable, documents: list[str]):
     made = near_scattered(documents, files=1)
     assert made.manifest.num_parts > 4 and len(made.manifest.pieces) == 1
     parts, found = made.parts(), made.documents()
@@ -157,6 +157,15 @@ def test_of_twins_in_two_sources_the_first_sources_stays(near_scattered: Callabl
     kept = set(near_scattered(texts, files=2, near_duplicates=0.5).documents())
     assert kept == {*texts[:40], *(text for text, like in zip(texts[40:], like_theirs, strict=True) if not like)}
     assert like_theirs.sum() > 35
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_neither_split_of_a_tiny_corpus_is_empty(near_scattered: Callable, seed: int):
+    draw = random.Random(seed)
+    originals = [draw.choices(WORDS, k=60) for _ in range(3)]
+    texts = [" ".join(words) for words in (*originals, *([*words, "more"] for words in originals))]
+    made = near_scattered(texts, files=1)
+    assert made.holdout() and made.train() and len(made.documents()) == 3
 
 
 def test_however_the_work_is_divided_or_interrupted(near_scattered: Callable, documents: list[str], tmp_path: Path):

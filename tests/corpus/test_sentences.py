@@ -83,3 +83,13 @@ def test_a_novel(real_data: Path):
     sentences = split_sentences(text)
     assert 5000 < len(sentences) < 12_000
     assert sum(len(sentence) for sentence in sentences) / len(sentences) < 80
+
+
+def test_a_long_line_of_initials_takes_no_longer_by_the_character():
+    def seconds(count: int) -> float:
+        begun = time.perf_counter()
+        assert len(split_sentences("J. K. Smith, " * count)) == 1
+        return time.perf_counter() - begun
+
+    seconds(100)
+    assert seconds(80_000) < 20 * max(seconds(10_000), 0.01), "eight times as long, not 64 times"

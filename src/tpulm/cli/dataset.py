@@ -138,7 +138,7 @@ def inspect(
     workdir: Workfolder,
     rows: Annotated[int, option("How many rows to show.", min=0)] = 4,
     split: Annotated[Literal["train", "holdout"], option("Which rows.")] = "train",
-    seed: Annotated[int, option("Which random rows, and which of their tokens are masked.")] = 0,
+    seed: Annotated[int, option("Which random rows, and which of their tokens are masked.", min=0)] = 0,
     removed: Annotated[bool, option("Show instead what was left out on the way, and why, with samples.", "--removed")] = False,
 ) -> None:
     """Counts of W's dataset and a few rows decoded, with ⟦…⟧ around the tokens that training would mask.

@@ -39,8 +39,9 @@ _wants_json = False
 def begin(*, as_json: bool) -> None:
     """Say where results go from here on: to stdout or, beside JSON, to stderr."""
     global results, _wants_json
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    results = console if as_json else Screen(highlight=False, width=None if is_terminal else UNFOLDED)
+    stream = sys.stderr if as_json else sys.stdout
+    is_terminal = stream is not None and stream.isatty()
+    results = Screen(stderr=as_json, highlight=False, width=None if is_terminal else UNFOLDED)
     _wants_json = as_json
 
 

@@ -370,7 +370,8 @@ def _assign(values: dict[str, Any], key: str, value: Any) -> None:
         if not is_table(inner):
             raise ConfigError(f"--set {key}: '{name}' is a value, not a group of settings")
         table, wrapped = inner, wrapped[name]
-    table[last] = wrapped[last]
+    old, new = table.get(last), wrapped[last]
+    table[last] = _merge(old, new) if is_table(old) and is_table(new) else new
 
 
 class Start(NamedTuple):

@@ -1,4 +1,4 @@
-"""Near-duplicates: of documents that share a MinHash band, only the first in corpus order is kept.
+"""Near-duplicates: of documents that share a MinHash band, only one is kept: of the earlier source, and within it by hash.
 
 MinHash with banding (Broder 1997; Leskovec et al., chapter 3): a document is the set of its shingles, each `SHINGLE_WORDS`
 consecutive words, ignoring case and punctuation. In scripts without spaces (Chinese, kana) each character counts as a word.

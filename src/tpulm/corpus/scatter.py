@@ -19,7 +19,7 @@ from tpulm.config import CorpusConfig
 from tpulm.config.schema import PATTERNS
 from tpulm.corpus.cleaning import CONTROL_CHARACTERS, MARKUP, Cleaner, languages_version
 from tpulm.corpus.documents import DocumentBatch, Faults, merge_samples
-from tpulm.corpus.identity import RANGE, HashPurpose, draw, holdout_threshold, keys_of_texts
+from tpulm.corpus.identity import RANGE, HashPurpose, draw, holdout_threshold, joined, keys_of_texts
 from tpulm.corpus.manifest import (
     FORMAT_VERSION,
     CorpusManifest,
@@ -38,11 +38,11 @@ from tpulm.corpus.manifest import (
     spill_path,
     verify,
 )
-from tpulm.corpus.near import mark_near_duplicates, near_folder
+from tpulm.corpus.near import contains, duplicates_path, keys_between, mark_near_duplicates, near_folder
 from tpulm.corpus.readers import READERS, Reader, read_documents
 from tpulm.corpus.readers.lines import ByteStream, InputFile, open_file
 from tpulm.corpus.sources import find_files, refuse_unused_settings
-from tpulm.corpus.spill import SpillWriter, new_spill, spill_bytes
+from tpulm.corpus.spill import SpillReader, SpillWriter, new_spill, spill_bytes
 from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import plural
@@ -54,6 +54,7 @@ from tpulm.storage.paths import printable
 _PIECE_BYTES: Final = 64 << 20  # of text; small files share a piece, a large file is one piece
 _SHARED_PARTS: Final = 8
 _WORTH_SHARING_BYTES: Final = 2_000_000
+_FEW_DOCUMENTS: Final = 10_000
 _MUCH_MARKUP: Final = 0.01  # of the documents
 _WORTH_A_POOL_BYTES: Final = 24 << 20  # of text; takes one core a second, as long as starting a pool
 
@@ -146,17 +147,24 @@ def _write_manifest(
         inputs=inputs,
         counts=counts,
         num_parts=_number_of_parts(counts.bytes, part_bytes),
-        holdout_below=holdout_threshold(
-            config.holdout_fraction,
-            min(record.smallest_draw for record in records),
-            max(record.largest_draw for record in records),
-        ),
+        holdout_below=holdout_threshold(config.holdout_fraction, *_extreme_draws(config, workdir, records)),
         limit_reached=any(record.limit_reached for record in records),
         pieces=tuple(PieceSpill(source=record.source, runs=record.runs) for record in records),
         fingerprint=fingerprint_of(config, inputs, counts),
     )
     storage.write_json(removed_path(workdir), merge_samples(record.removed for record in records))
     manifest.write(manifest_path(workdir))
+
+
+def _extreme_draws(config: CorpusConfig, workdir: str | os.PathLike[str], records: Sequence[PieceRecord]) -> tuple[int, int]:
+    """The smallest and the largest holdout draw of the documents; of few, of which either may be that of a near-duplicate, of
+    those that stay."""
+    if config.near_duplicates is None or sum(record.counts.documents for record in records) > _FEW_DOCUMENTS:
+        return min(record.smallest_draw for record in records), max(record.largest_draw for record in records)
+    readers = [SpillReader(spill_path(workdir, number), record.runs) for number, record in enumerate(records)]
+    keys = joined(item.keys for reader in readers for item in reader.slices())
+    draws = draw(keys.take(~contains(keys_between(duplicates_path(workdir), 0, RANGE), keys)), HashPurpose.HOLDOUT)
+    return int(draws.min()), int(draws.max())
 
 
 def _number_of_parts(text_bytes: int, part_bytes: int) -> int:

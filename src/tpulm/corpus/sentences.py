@@ -41,6 +41,7 @@ _CANDIDATE_IN_LOWER_CASE: Final = re.compile(_PATTERN.replace("| LOWER", ""), re
 _LOWER_LETTER: Final = re.compile(f"[{_LOWER}]")
 _BEGINNING: Final = re.compile(r"\w\w ?[.!?]\s+([^\W\d_])")  # the first letter after a word and a mark
 _SEEN: Final = 20_000  # characters, enough to tell how sentences begin
+_LONGEST_WORD: Final = 64  # characters looked at before a full stop
 _LEAST_BEGINNINGS: Final = 3  # a single one may follow "Soft!"
 
 # Polite endings that end a Korean sentence even without a full stop.
@@ -103,7 +104,8 @@ def _ends_sentence(text: str, begin: int, mark: int, end: int, abbreviations: Se
     before = text[mark - 1 : mark]
     if not before.isalnum() or not (before.isdigit() or before.lower() != before.upper()):  # scripts without two cases
         return True
-    word_begin = max(text.rfind(" ", begin, mark), text.rfind("\n", begin, mark), begin - 1) + 1
+    low = max(begin, mark - _LONGEST_WORD)  # or a long line without a sentence would be searched again and again
+    word_begin = max(text.rfind(" ", low, mark), text.rfind("\n", low, mark), low - 1) + 1
     word = text[word_begin:mark].lstrip("\"'“‘([")
     if before.isdigit():
         return not (word.isdigit() and word_begin == begin)

@@ -147,7 +147,7 @@ def new_faults(on_error: OnError, name: str = "", wording: Wording = WORDING) ->
 
 
 def _table_records(lines: Iterator[Lines], kind: Literal["csv", "tsv"], faults: Faults, *, header: bool) -> Iterator[Row]:
-    rows = read_rows(lines, kind, faults, header=header, open_quote="error")
+    rows = read_rows(lines, kind, faults, header=header)
     first = next(rows, None)
     if first is None:
         return

@@ -49,6 +49,8 @@ class Sampling(NamedTuple):
             )
         if self.top_p is not None and not 0.0 < self.top_p <= 1.0:
             raise ConfigError(f"top_p is {self.top_p}; it must be more than 0 and at most 1. 1 keeps all tokens")
+        if not -(2**63) <= self.seed < 2**63:
+            raise ConfigError(f"seed is {self.seed}; it must have at most 63 bits")
 
 
 # Settings of generation_config.json that change which token is the likeliest and are not applied here; and where they do not.

@@ -236,7 +236,7 @@ _SIGNATURES = {
 
 
 # As browsers read them (https://encoding.spec.whatwg.org): the bytes 80 to 9f are marks such as “ and €, not the control
-# characters that ISO has there.
+# characters that ISO has there. The five that are neither (81, 8d, 8f, 90, 9d) stay errors: they are often of Shift JIS.
 _READ_AS = {"utf-8-sig": "utf-8", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "tis-620": "cp874"}
 
 

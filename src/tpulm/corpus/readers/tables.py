@@ -20,7 +20,6 @@ from tpulm.errors import DataError, shorten, suggest
 _MOST_CELLS: Final = 100_000  # per row of a tsv
 _MOST_FIELDS: Final = 500_000  # per line of a csv
 _QUOTED: Final = re.compile(r'"[^"]*("|\Z)')
-OpenQuote = Literal["fault", "error"]
 _NEVER_CLOSED: Final = (
     "a quote in this row is never closed, so that all rows after it would be lost. Close it; a quote that is part of a text is "
     'doubled, in a field in quotes: "he said ""no""".'
@@ -49,15 +48,14 @@ def read_rows(
     faults: Faults,
     *,
     header: bool = True,
-    open_quote: OpenQuote = "fault",
 ) -> Iterator[tuple[int, list[str]]]:
     """The header, then each row with as many cells, each with the number of its first line; other rows are faults, and so are
     rows that repeat the header, unless the first row is no `header`.
 
-    An unclosed quote in a CSV file swallows all rows after it: with `open_quote` "error" it raises DataError, whatever
-    `on_error` is, unless the file itself is truncated.
+    An unclosed quote in a CSV file swallows all rows after it, so it raises DataError, whatever `on_error` is, unless the file
+    itself is truncated.
     """
-    rows = _csv_rows(chunks, faults, open_quote) if kind == "csv" else _tsv_rows(chunks)
+    rows = _csv_rows(chunks, faults) if kind == "csv" else _tsv_rows(chunks)
     first = next((row for row in rows if row[1]), None)
     if first is None:
         return
@@ -76,7 +74,7 @@ def read_rows(
             faults.add("malformed_row", f"{len(cells)} fields ({shown}), but the header has {width}.", f"line {row[0]}")
 
 
-def _csv_rows(chunks: Iterable[Lines], faults: Faults, open_quote: OpenQuote) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(chunks: Iterable[Lines], faults: Faults) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(MAX_DOCUMENT_BYTES)
     torn_before = faults.skipped["broken_file"]
     lines = _RowLines(chunks)
@@ -89,7 +87,7 @@ def _csv_rows(chunks: Iterable[Lines], faults: Faults, open_quote: OpenQuote) ->
             return
         except csv.Error as error:
             torn = faults.skipped["broken_file"] > torn_before
-            if open_quote == "error" and not torn and _is_open_quote(error, lines=reader.line_num + 1 - number):
+            if not torn and _is_open_quote(error, lines=reader.line_num + 1 - number):
                 raise DataError(_NEVER_CLOSED, location=f"{faults.name}, line {number}") from error
             advice = 'quotes within a quoted field are doubled: "he said ""no""".'
             if "new-line character" in str(error):
