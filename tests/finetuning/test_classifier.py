@@ -87,6 +87,7 @@ def test_pairs_are_given_in_three_ways(fitted: tpulm.Classifier) -> None:
     np.testing.assert_array_equal(fitted.predict_proba(texts, others), expected)
     np.testing.assert_array_equal(fitted.predict_proba({"text": texts, "pair": others}), expected)
     assert not np.allclose(expected, fitted.predict_proba(texts))
+    assert fitted.predict({"text": []}) == [] and fitted.predict([], []) == []
     assert fitted.predict([]) == [] and fitted.predict_proba([]).shape == (0, 2)
     np.testing.assert_allclose(expected.sum(axis=1), 1.0, rtol=1e-6)
 

@@ -146,6 +146,9 @@ def test_the_best_of_several_learning_rates_is_kept(encoder: Path, tmp_path: Pat
         tuned(tmp_path / "best", learning_rates=rates, learning_rate=1e-4)
     with pytest.raises(WorkFolderMismatch, match="one learning rate"):
         tuned(tmp_path / "one", learning_rates=rates)
+    again = tuned(tmp_path / "best", config=None, **summary.settings.model_dump() | {"seeds": 2})  # a seed more at that rate
+    assert [one.seed for one in again.seeds] == [0, 1] and again.seeds[0].history == alone.seeds[0].history
+    assert json.loads((tmp_path / "best" / "finetune.json").read_text())["seeds"] == [0, 1]
 
 
 def test_files_of_the_users_own_are_not_overwritten(encoder: Path, files: Path, tmp_path: Path) -> None:

@@ -244,6 +244,12 @@ def test_ids_without_words_or_with_two_columns_of_tags_are_refused(tmp_path: Pat
             read_columns(tmp_path / "a.conll")
 
 
+def test_a_carriage_return_alone_ends_no_line(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_bytes(b"a\tO\rb\tB-X\r")
+    with pytest.raises(DataError, match="line 1: a carriage return alone"):
+        read_columns(tmp_path / "a.conll")
+
+
 def test_schemes_of_tags(tmp_path: Path) -> None:
     """The entities of seqeval's Entities(tags, scheme=BILOU) and, of tags without types, of its get_entities."""
     entities = pytest.importorskip("seqeval.metrics.sequence_labeling").get_entities

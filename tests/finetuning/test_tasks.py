@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import time
+import unicodedata
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from tpulm.config.finetune import METRIC_NAMES, METRICS, TASKS
 from tpulm.errors import ConfigError, DataError
 from tpulm.finetuning import Task, register_task
 from tpulm.finetuning.multilabel import LabelSets
-from tpulm.finetuning.tasks import TextClassification, find_task, read_for
+from tpulm.finetuning.tasks import TextClassification, find_task, label_warnings, read_for
 from tpulm.labelled import Columns, Examples, LabelSet
 from tpulm.labelled.labels import NO_CLASSES
 from tpulm.labelled.rows import Rows
@@ -195,6 +198,53 @@ def test_columns_may_have_the_names_that_are_usual_elsewhere(tmp_path: Path) -> 
         named = Columns(text="label") if name == "retrieve" else Columns(text="text", label="label")
         found = find_task(FinetuneConfig(task=name)).read(tmp_path / "a.jsonl", named)
         assert found.texts == ["where" if name == "retrieve" else "Who?"] and found.pairs
+
+
+def test_a_question_is_impossible_whatever_its_answers_column_is_called(tmp_path: Path) -> None:
+    row = {"question": "q", "context": "Ann is", "gold": [{"text": "Ann", "answer_start": 0}], "is_impossible": True}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    assert find_task(FinetuneConfig(task="qa")).read(tmp_path / "a.jsonl", Columns(label="gold")).labels == [[]]
+
+
+def test_cells_of_a_data_frame_may_be_arrays_and_decimals() -> None:
+    """As pandas reads lists and decimals from Parquet."""
+    spans = np.array([np.array([np.int64(0), np.int64(3), "PER"], object)], object)
+    for name, columns, label in (
+        ("multilabel", {"text": ["Ann is"], "label": [np.array(["a", "b"])]}, ["a", "b"]),
+        ("tag", {"text": ["Ann is"], "label": [spans]}, [[0, 3, "PER"]]),
+        ("regression", {"text": ["Ann is"], "label": [Decimal("1.5")]}, 1.5),
+        (
+            "qa",
+            {"text": ["q"], "pair": ["Ann is"], "label": [{"text": np.array(["Ann"]), "answer_start": np.array([0])}]},
+            None,
+        ),
+    ):
+        found = find_task(FinetuneConfig(task=name)).take(columns)
+        assert label is None or json.dumps(found.labels) == json.dumps([label])
+
+
+def test_labels_with_a_separator_in_an_inner_column(tmp_path: Path) -> None:
+    rows = [{"text": "a", "meta": {"tags": tags}} for tags in ("a;b", None)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = Columns(label="meta.tags", label_separator=";")
+    assert find_task(FinetuneConfig(task="multilabel")).read(tmp_path / "a.jsonl", columns).labels == [["a", "b"], []]
+
+
+def test_texts_that_belong_together_are_kept_as_they_are() -> None:
+    """In tuples as in columns: in the form of Unicode and with the blanks that they have."""
+    task, texts = find_task(FinetuneConfig(task="retrieve")), ["q", unicodedata.normalize("NFD", "강아지"), " 고양이 "]
+    for count in (2, 3):
+        named = dict(zip(("text", "pair", "negative"), ([text] for text in texts[:count]), strict=False))
+        taken, columns = task.take([tuple(texts[:count])]), task.take(named)
+        assert (taken.texts, taken.pairs, taken.labels) == (columns.texts, columns.pairs, columns.labels)
+        assert taken.pairs == texts[1:2] and taken.labels == ([texts[2]] if count == 3 else None)
+
+
+def test_many_classes_of_one_example_are_told_in_no_time() -> None:
+    examples = Examples(["a"] * 3_000, None, [f"class{min(number, 1_500)}" for number in range(3_000)], ["a, line 1"] * 3_000)
+    begun = time.perf_counter()
+    (warning,) = label_warnings(find_task(FinetuneConfig()), examples)
+    assert "1500 of 1501 classes" in warning and "and 1497 more" in warning and time.perf_counter() - begun < 2.0
 
 
 def test_examples_that_were_read_without_the_task_are_checked_by_it() -> None:

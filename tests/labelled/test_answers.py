@@ -34,6 +34,13 @@ def read(path: Path, **reading: Any) -> Any:
     return read_examples(path, COLUMNS, fault=question_fault, **reading)
 
 
+@pytest.mark.parametrize("before", ['"meta": {"x": 1}', '"version": null', '"version": true, "n": 1.5'])
+def test_what_may_stand_before_squads_data(tmp_path: Path, before: str) -> None:
+    path = squad(tmp_path / "a.json", [{"id": "1", "question": "When?", "answers": [{"text": "rains", "answer_start": 3}]}])
+    path.write_text(path.read_text().replace('"version": "1.1"', before))
+    assert read(path).texts == ["When?"]
+
+
 # -- scores -------------------------------------------------------------------------------------------------------------------
 
 

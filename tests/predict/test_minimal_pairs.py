@@ -188,6 +188,8 @@ def test_what_cannot_be_scored():
             sentence_scores(load_model(built("bert")), sentences)
     with pytest.raises(ConfigError, match="detection"):
         sentence_scores(load_model(built("electra")), "the film")
+    with pytest.raises(DataError, match="text 2 of 2: it is None"):
+        sentence_scores(load_model(built("bert")), ["the film", None])  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="plain"):
         sentence_scores(load_model(built("decoder")), "the film", plain=True)
 

@@ -237,7 +237,7 @@ class CorpusConfig(Settings):
     sources: tuple[SourceConfig, ...] = ()  # or a list of paths, if the other defaults suit
     cleaning: CleaningConfig = CleaningConfig()
     deduplicate: bool = True  # drop documents whose cleaned text is an exact duplicate
-    # of documents at least this similar, keep one, of the earliest source: Jaccard similarity of five-word shingles; 0.8 is usual
+    # of documents at least this similar, keep one, of the earliest source: Jaccard similarity of 5-word shingles; 0.8 is usual
     near_duplicates: Annotated[float, Field(ge=0.3, le=0.95)] | None = None
     max_documents: Amount | None = None  # demo mode: read only this many documents
     max_bytes: Amount | None = None  # demo mode: read only this many bytes of text (as UTF-8)

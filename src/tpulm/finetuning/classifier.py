@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import replace
 from functools import cached_property
 from pathlib import PurePath
@@ -21,6 +21,7 @@ from tpulm.corpus.readers.jsonl import show
 from tpulm.errors import ConfigError, DataError, some_of
 from tpulm.finetuning.tasks import find_task, read_for, task_of, transformed
 from tpulm.labelled import Columns, Examples, LabelSet, examples_of, hold_out
+from tpulm.labelled.examples import is_table_of_columns
 from tpulm.labelled.labels import NO_CLASSES
 from tpulm.labelled.rows import Groups, Rows
 from tpulm.models.classifier import SequenceClassifier
@@ -315,7 +316,8 @@ class Classifier:
     def _unlabelled(self, texts: Any, pairs: Sequence[Any] | None) -> Examples:
         if isinstance(texts, str):
             raise DataError(f"the texts are one string, {show(texts)}; give a list of texts: [{show(texts)}]")
-        if pairs is None and isinstance(texts, Sized) and not isinstance(texts, Mapping) and not len(texts):
+        column = texts["text"] if is_table_of_columns(texts) and "text" in texts else texts
+        if isinstance(column, Sized) and not len(column):
             return Examples([], None, None, [])
         columns = texts if pairs is None else {"text": texts, "pair": pairs}
         examples = examples_of(columns, labelled=False, fault=self.task.fault)

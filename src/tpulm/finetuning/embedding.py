@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -114,8 +113,7 @@ class Retrieval(_Embedding):
         if is_table_of_columns(data):
             columns = Columns(pair="pair", negative="negative" if "negative" in data else None)
             return examples_of(data, labelled=False, columns=columns, fault=self.fault)
-        taken = super().take(data)
-        return taken if taken.pairs is not None else replace(taken, pairs=taken.labels, labels=None)
+        return examples_of(data, labelled=False, negatives=True, fault=self.fault)
 
     def fault(self, values: Mapping[str, Any]) -> Fault:
         roles = {"text": "text", "pair": "second text", "negative": "negative text", "label": "text beside it"}

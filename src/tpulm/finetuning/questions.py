@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from tpulm.corpus.documents import Fault
 from tpulm.errors import DataError
 from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, no_better, ordered_mistakes
-from tpulm.labelled import Columns, Examples, LabelSet
+from tpulm.labelled import Columns, Examples, LabelSet, read_examples
 from tpulm.labelled.answers import (
     AnswerSpan,
     Search,
@@ -44,8 +45,13 @@ class QuestionAnswering(Task):
     pipeline = "question-answering"
     usage = ("import tpulm", "", 'tpulm.Classifier("this folder").predict([("a question", "a text with its answer")])')
 
-    def adapt(self, values: dict[str, Any]) -> dict[str, Any]:
-        return {**values, self.columns.label: []} if values.get("is_impossible") is True else values
+    def read(self, path: str | PurePath, columns: Columns, **reading: Any) -> Examples:
+        columns = columns.over(self.columns)
+
+        def answerless(values: dict[str, Any]) -> dict[str, Any]:
+            return {**values, columns.label: []} if values.get("is_impossible") is True else values
+
+        return read_examples(path, columns, fault=self.fault, adapt=answerless, **reading)
 
     def fault(self, values: Mapping[str, Any]) -> Fault:
         return question_fault(values)

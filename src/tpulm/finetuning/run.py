@@ -146,7 +146,9 @@ def _finetune_at_rates(
     if not complete:
         for seed in summary.seeds:
             storage.copy_files(best / WORK / f"seed-{seed.seed}", work / f"seed-{seed.seed}")
-        storage.write_atomic(work / INPUTS, storage.read_bytes(best / WORK / INPUTS))
+        storage.copy_files(best / WORK / "best", work / "best")
+        for name in (MISTAKES, _KEPT, INPUTS):  # as if the best rate alone had been trained, so that seeds can follow
+            storage.write_atomic(work / name, storage.read_bytes(best / WORK / name))
         _publish(summary, best / WORK)
         Reporter(output, progress)(last=True)
     return summary

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import PurePath
 from typing import Any, Literal, NamedTuple
 
@@ -419,7 +419,7 @@ def label_warnings(task: Task, examples: Examples) -> list[str]:
         for name in names:
             places[name].append(place)
     lines = {name: at[0].rpartition(", ")[2] for name, at in places.items() if len(at) == 1}
-    alone = [f"'{name}' ({line}){suggest(name, places.keys() - {name})}" for name, line in lines.items()]
+    alone = [f"'{name}' ({line})" for name, line in lines.items()]
     if not alone or len(examples) < FEW_EXAMPLES:
         return []
     if are_amounts(places):
@@ -427,8 +427,10 @@ def label_warnings(task: Task, examples: Examples) -> list[str]:
             f"the {len(places)} different labels are numbers, each learned as a class of its own ({len(alone)} have a single "
             "training example): numbers to predict need --regression"
         ]
+    shown = [told + suggest(name, places.keys() - {name}) for name, told in islice(zip(lines, alone, strict=True), 3)]
     return [
-        f"{len(alone)} of {len(places)} classes have a single training example, as a misspelt label would: {some_of(alone)}"
+        f"{len(alone)} of {len(places)} classes have a single training example, as a misspelt label would: "
+        f"{some_of([*shown, *alone[3:]])}"
     ]
 
 

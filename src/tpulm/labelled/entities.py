@@ -340,6 +340,8 @@ def _tag(tag: str) -> str:
 def _line_fault(parts: list[str], line: str, are_ids: bool) -> Fault:
     if UNDECODABLE in line or "\0" in line:
         return find_fault(line)
+    if "\r" in line.rstrip("\r\n"):
+        return "malformed_row", r"a carriage return alone; end lines with \n (tr '\r' '\n' writes it)."
     if len(parts) < 2 or not parts[0]:
         return "malformed_row", (
             f"it is {show(line)}; a word and its tag are expected, with a tab or a blank between them (below a header such as "

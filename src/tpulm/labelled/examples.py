@@ -9,6 +9,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
@@ -143,11 +144,14 @@ def _separated(columns: Columns, adapt: Adapt) -> Adapt:
 
     def separated(values: dict[str, Any]) -> dict[str, Any]:
         values = adapt(values)
-        label = values.get(columns.label)
-        if not isinstance(label, str):
+        try:
+            label = find_value(values, columns.label)
+        except UnusableRecord:  # is told where the columns are read
             return values
-        labels = [label_text(one) for one in label.split(columns.label_separator)]
-        return {**values, columns.label: labels if label.strip() else []}
+        if not isinstance(label, str | None):
+            return values
+        labels = [label_text(one) for one in (label or "").split(columns.label_separator)]
+        return {**values, columns.label: labels if label and label.strip() else []}
 
     return separated
 
@@ -234,11 +238,12 @@ def examples_of(
     columns: Columns | None = None,
     on_error: OnError = "stop",
     fault: Check = example_fault,
+    negatives: bool = False,
 ) -> Examples:
     """Examples from existing ones; from a path, like `read_examples`; from a list of (text, label) or (text, pair, label) or,
-    without labels, of strings or (text, pair); or from columns by name, {"text": […], "label": […]}, with a "pair" if there is
-    one, unless `columns` says otherwise. Places are "example 3", counted from 0. Raises like `read_examples`, and DataError for
-    lists of different shapes.
+    without labels, of strings or (text, pair) or, with `negatives`, (text, pair, negative); or from columns by name,
+    {"text": […], "label": […]}, with a "pair" if there is one, unless `columns` says otherwise. Places are "example 3", counted
+    from 0. Raises like `read_examples`, and DataError for lists of different shapes.
     """
     if isinstance(data, Examples):
         return _checked(data, fault)
@@ -251,7 +256,7 @@ def examples_of(
     elif not isinstance(data, Iterable):
         raise DataError(f"{_FORMS}, not {type(data).__name__}.")
     else:
-        rows = _rows_of_tuples(list(data), labelled=labelled)
+        rows = _rows_of_tuples(list(data), ("label",) if labelled else (), ("negative",) if negatives else ())
     records = ((Row(row, f"example {index}"), row) for index, row in enumerate(rows))
     return _gather(records, new_faults(on_error), fault, "the examples")
 
@@ -276,7 +281,7 @@ def _gather(rows: Iterable[tuple[Row, dict[str, Any]]], faults: Faults, check: C
     columns: dict[str, list[Any]] = {"text": []}
     places: list[str] = []
     for record, row in rows:
-        values = {role: value.item() if isinstance(value, np.generic) else value for role, value in row.items()}
+        values = {role: _plain(value) for role, value in row.items()}
         fault = check(values)
         if isinstance(values.get("label"), str):
             values["label"] = label_text(values["label"])
@@ -289,6 +294,17 @@ def _gather(rows: Iterable[tuple[Row, dict[str, Any]]], faults: Faults, check: C
     if not places:
         raise _no_examples(faults, name)
     return Examples(columns["text"], columns.get("pair"), columns.get("label", columns.get("negative")), places, faults.skipped)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: of NumPy's, as data frames have them, and of decimals."""
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return float(value) if isinstance(value, Decimal) else value
 
 
 def _no_examples(faults: Faults, name: str) -> DataError:
@@ -318,11 +334,10 @@ def _rows_of_columns(data: Any, columns: Columns | None, *, labelled: bool) -> I
     return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
 
 
-def _rows_of_tuples(data: Sequence[Any], *, labelled: bool) -> Iterable[dict[str, Any]]:
+def _rows_of_tuples(data: Sequence[Any], label: tuple[str, ...], more: tuple[str, ...]) -> Iterable[dict[str, Any]]:
     rows = [(row,) if isinstance(row, str) or not isinstance(row, Sequence) else tuple(row) for row in data]
-    label = ("label",) if labelled else ()
-    roles = {len(names): names for names in (("text", *label), ("text", "pair", *label))}
-    form = "(text, label) or (text, pair, label)" if labelled else "a text or (text, pair)"
+    roles = {len(names): names for names in (("text", *label), ("text", "pair", *label), ("text", "pair", *label, *more))}
+    form = " or ".join(f"({', '.join(names)})" if len(names) > 1 else "a text" for names in roles.values())
     for index, row in enumerate(rows):
         if len(row) not in roles:
             raise DataError(f"it is {show(data[index])}; expected is {form}.", location=f"example {index}")

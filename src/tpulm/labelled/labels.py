@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -70,9 +71,9 @@ class LabelSet:
         for value in labels_of(examples):
             by_name.setdefault(label_name(value), _cleaned(value))
         _check_number(by_name, examples)
-        numbers = {name: number for name in by_name if (number := as_number(name)) is not None}
+        numbers = {name: Decimal(name) for name in by_name if as_number(name) is not None}  # exact above 2^53, too
         names = sorted(by_name, key=lambda name: numbers[name]) if len(numbers) == len(by_name) else sorted(by_name)
-        known: dict[float, str] = {}
+        known: dict[Decimal, str] = {}
         for name, number in numbers.items():
             other = known.setdefault(number, name)
             if other != name:

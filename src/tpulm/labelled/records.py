@@ -52,7 +52,7 @@ _BOM: Final = rb"(\xef\xbb\xbf|\xff\xfe|\xfe\xff)"
 _MARK: Final = _BOM + rb"?\s*"
 _ROW_FORMATS: Final[tuple[RowFormat, ...]] = get_args(RowFormat)
 # How the single object of SQuAD's files begins: articles under "data", perhaps after a version.
-_SQUAD: Final = re.compile(_MARK + rb"""\{\s*("\w+"\s*:\s*("[^"]*"|[\d.]+)\s*,\s*)*"data"\s*:\s*\[""")
+_SQUAD: Final = re.compile(_MARK + rb"""\{\s*("\w+"\s*:\s*("[^"]*"|[\w.+-]+|\{[^{}]*\})\s*,\s*)*"data"\s*:\s*\[""")
 
 
 class Row(NamedTuple):

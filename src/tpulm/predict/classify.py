@@ -13,7 +13,7 @@ import numpy as np
 
 from tpulm.config import FinetuneConfig, HardwareConfig
 from tpulm.convert.huggingface import READS, LoadedModel, load_model
-from tpulm.errors import ConfigError, DataError
+from tpulm.errors import ConfigError, DataError, brief
 from tpulm.labelled.examples import text_fault
 from tpulm.labelled.rows import PaddedBatch, Rows, encode_rows, fixed_lengths, ordered_batches
 from tpulm.nn.params import shapes
@@ -198,6 +198,13 @@ def check_paired(columns: Mapping[str, str] | None, paired: bool) -> None:
             f"this model was fine-tuned on {kind}, and there are {'' if paired else 'no '}second texts; {fix} (--pair, for a "
             "file --pair-column; in Python (text, pair) or pairs=[…])"
         )
+
+
+def check_strings(texts: Sequence[Any]) -> None:
+    """Raise DataError for what is no string."""
+    for number, text in enumerate(texts, start=1):
+        if not isinstance(text, str):
+            raise DataError(f"it is {brief(text)}, not a text", location=f"text {number} of {len(texts)}")
 
 
 def check_texts(texts: Sequence[str], role: str) -> None:

@@ -20,6 +20,7 @@ from tpulm.models.bert import EncoderInput, MaskedModel, encode, masked_logits
 from tpulm.models.classifier import SequenceClassifier, TextEncoder, TokenClassifier
 from tpulm.models.decoder import Decoder
 from tpulm.models.electra import Discriminator
+from tpulm.predict.classify import check_strings
 from tpulm.predict.shapes import EXECUTION, power_of_two, rounded
 from tpulm.runtime.memory import naming_shortage
 from tpulm.tokenization import Tokenization
@@ -69,6 +70,7 @@ def fill_mask(model: LoadedModel, texts: str | Sequence[str], top: int = 5) -> l
         raise ConfigError("this is an encoder without a masked head, which fills no masks; it embeds texts (tpulm embed)")
     if isinstance(model.params, Discriminator):
         raise ConfigError("this is ELECTRA's discriminator, which judges words and fills no masks; name the generator's folder")
+    check_strings(texts)
     params = jax.device_put(model.params)
     encoded = [_encode(model, text, number, len(texts)) for number, text in enumerate(texts, start=1)]
     batches = (encoded[start : start + BATCH_SIZE] for start in range(0, len(encoded), BATCH_SIZE))

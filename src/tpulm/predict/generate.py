@@ -19,6 +19,7 @@ from tpulm.config import ModelConfig
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import ConfigError, DataError
 from tpulm.models.decoder import Cache, Decoder, Unstacked, empty_cache, extend, next_token_logits
+from tpulm.predict.classify import check_strings
 from tpulm.predict.shapes import EXECUTION, rounded
 from tpulm.runtime.memory import naming_shortage
 from tpulm.tokenization import Tokenization
@@ -234,6 +235,7 @@ def stream(
 
 def _encode(model: LoadedModel, prompts: Sequence[str]) -> list[list[int]]:
     tokenization, most = model.tokenization.causal(), model.config.max_positions
+    check_strings(prompts)
     encoded = []
     for number, prompt in enumerate(prompts):
         ids = tokenization.encode_one(prompt)

@@ -27,6 +27,7 @@ from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import ConfigError, DataError, shorten
 from tpulm.models import bert, decoder
 from tpulm.models.decoder import Decoder
+from tpulm.predict.classify import check_strings
 from tpulm.predict.fill_mask import WITHOUT_SPACES
 from tpulm.predict.shapes import EXECUTION, power_of_two, rounded
 from tpulm.progress import SILENT, Progress
@@ -80,6 +81,7 @@ def sentence_scores(
         raise ConfigError(f"a model with the head '{model.head}' scores no sentences; name a causal or a masked one")
     if plain and isinstance(model.params, Decoder):
         raise ConfigError("a causal model hides no token, so there is no plain score of it; leave 'plain' out")
+    check_strings(sentences)
     of_each = _encode(model, sentences)
     begin = _beginning(model.tokenization) if isinstance(model.params, Decoder) else None
     around = 2 if begin is None else len(begin) - 1  # a causal model need not read the last token
