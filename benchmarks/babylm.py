@@ -6,7 +6,7 @@
 Trains each recipe with each seed on words8m.txt.xz, scores it on the parts of BLiMP and Zorro that are there, and writes
 W/babylm.md: held-out loss, bits a character, accuracy in percent (the mean of the paradigms), minutes of training, and
 the processor. Models are in W/RECIPE-SEED/export. What was stopped goes on. With --cola each is fine-tuned on CoLA, too (five
-epochs at 1.5e-4): the Matthews correlation in percent of the best epoch on dev, by which it is chosen.
+epochs at 3e-4, causal models at 1.5e-4): the Matthews correlation in percent of the best epoch on dev, by which it is chosen.
 
 Levers differ in one setting, those of a causal model (540 steps of 2,048 tokens) from as-it-is, those of a ModernBERT (1,500)
 from masked. Their steps are equally many, not equally long: vocabularies of 4,000 and 16,000 take 0.7 and 1.5 times the
@@ -86,10 +86,10 @@ def unpacked(archive: Path, folder: Path) -> Path:
     return folder
 
 
-def cola(model: Path, output: Path, data: Path, seed: int, progress: Progress) -> float:
+def cola(model: Path, output: Path, data: Path, seed: int, rate: float, progress: Progress) -> float:
     """100 times the Matthews correlation on CoLA's dev, in domain, after fine-tuning."""
     columns = Columns(text="4", label="2", header=False)
-    chosen: dict[str, Any] = {"metric": "matthews", "epochs": 5, "patience": None, "learning_rate": 1.5e-4, "seed": seed}
+    chosen: dict[str, Any] = {"metric": "matthews", "epochs": 5, "patience": None, "learning_rate": rate, "seed": seed}
     train, dev = (data / f"en/cola_{part}.tsv.gz" for part in ("train", "dev"))
     summary = tpulm.finetune(model, train, output, dev=dev, columns=columns, progress=progress, **chosen)
     return 100 * summary.seeds[0].dev["matthews"]
@@ -136,7 +136,8 @@ def main() -> None:
                 model = tpulm.load_model(workdir)
                 accuracies = [100 * score_pairs(model, some, progress=progress).accuracy for some in pairs.values()]
                 if options.cola:
-                    accuracies.append(cola(workdir, workdir.with_name(f"{workdir.name}-cola"), options.data, seed, progress))
+                    tuned, rate = workdir.with_name(f"{workdir.name}-cola"), 1.5e-4 if config.model.architecture == "decoder" else 3e-4
+                    accuracies.append(cola(workdir, tuned, options.data, seed, rate, progress))
             begun = [one for one in read_attempts(workdir) if one.start and one.records]
             minutes = sum(one.records[-1].values["time"] - one.start["time"] for one in begun) / 60
             scores.append([summary.eval_loss, summary.bits_per_character, *accuracies])
