@@ -136,10 +136,8 @@ def main() -> None:
                 model = tpulm.load_model(workdir)
                 accuracies = [100 * score_pairs(model, some, progress=progress).accuracy for some in pairs.values()]
                 if options.cola:
-                    tuned, rate = (
-                        workdir.with_name(f"{workdir.name}-cola"),
-                        1.5e-4 if config.model.architecture == "decoder" else 3e-4,
-                    )
+                    tuned = workdir.with_name(f"{workdir.name}-cola")
+                    rate = 1.5e-4 if config.model.architecture == "decoder" else 3e-4
                     accuracies.append(cola(workdir, tuned, options.data, seed, rate, progress))
             begun = [one for one in read_attempts(workdir) if one.start and one.records]
             minutes = sum(one.records[-1].values["time"] - one.start["time"] for one in begun) / 60
