@@ -105,8 +105,7 @@ def declared_segmenter(settings: HfSettings, location: str) -> Segmenter | None:
             f"cannot be used here; mecab with {_DICTIONARY} and wordpiece can{hint if unnamed else ''}",
             location=location,
         )
-    lowercase = settings.do_lower_case and "do_lower_case" in settings.model_fields_set
-    return Segmenter(kind, lowercase, json.dumps(settings.corpus_normalization))
+    return Segmenter(kind, settings.do_lower_case is True, json.dumps(settings.corpus_normalization))
 
 
 @cache
