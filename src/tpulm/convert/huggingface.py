@@ -309,7 +309,7 @@ def vocabulary_settings(folder: PurePath) -> TokenizerConfig:
     settings = read_settings(folder, [TOKENIZER_CONFIG])
     if (segmenter := declared_segmenter(settings, str(folder / TOKENIZER_CONFIG))) is not None:
         return TokenizerConfig(lowercase=segmenter.lowercase, morphemes=segmenter.analyser)
-    lowercase, strip_accents = settings.do_lower_case is not False, settings.strip_accents
+    lowercase, strip_accents = settings.do_lower_case, settings.strip_accents
     return TokenizerConfig(
         lowercase=lowercase,
         strip_accents=lowercase if strip_accents is None else strip_accents,

@@ -384,7 +384,7 @@ def _normalize_as_declared(tokenizer: Tokenizer, path: PurePath, settings: HfSet
             clean_text=own.clean_text,
             handle_chinese_chars=settings.tokenize_chinese_chars,
             strip_accents=settings.strip_accents,
-            lowercase=settings.do_lower_case is not False,
+            lowercase=settings.do_lower_case,
         )
 
 

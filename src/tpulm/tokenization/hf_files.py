@@ -62,7 +62,7 @@ class HfSettings(_HfModel):
     """The keys of tokenizer_config.json and special_tokens_map.json, None where they are absent or null."""
 
     tokenizer_class: str | None = None
-    do_lower_case: bool | None = None  # None: true, but for BertJapaneseTokenizer
+    do_lower_case: bool = True
     strip_accents: bool | None = None
     tokenize_chinese_chars: bool = True
     word_tokenizer_type: str = "basic"

@@ -105,7 +105,8 @@ def declared_segmenter(settings: HfSettings, location: str) -> Segmenter | None:
             f"cannot be used here; mecab with {_DICTIONARY} and wordpiece can{hint if unnamed else ''}",
             location=location,
         )
-    return Segmenter(kind, settings.do_lower_case is True, json.dumps(settings.corpus_normalization))
+    lowercase = settings.do_lower_case and "do_lower_case" in settings.model_fields_set
+    return Segmenter(kind, lowercase, json.dumps(settings.corpus_normalization))
 
 
 @cache
