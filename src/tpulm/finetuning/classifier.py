@@ -232,8 +232,8 @@ class Classifier:
         self._params, self._placed = jax.device_get(params), None
 
     def predict(self, texts: Any, pairs: Sequence[Any] | None = None) -> list[Any]:
-        """The label of each text, as in the training examples: for a regression the number, for tags [[begin, end, type], …],
-        for questions and choices a mapping of the answer and its probability.
+        """The label of each text, as in the training examples (once saved and loaded, a string): for a regression the
+        number, for tags [[begin, end, type], …], for questions and choices a mapping of the answer and its probability.
 
         `texts` are a list of texts or of (text, pair), or columns {"text": …, "pair": …}; second texts may also be `pairs`: the
         text that answers a question, or the list of its choices. Raises DataError for a single string, and for texts that are
