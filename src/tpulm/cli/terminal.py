@@ -41,7 +41,8 @@ def begin(*, as_json: bool) -> None:
     global results, _wants_json
     stream = sys.stderr if as_json else sys.stdout
     is_terminal = stream is not None and stream.isatty()
-    results = Screen(stderr=as_json, highlight=False, width=None if is_terminal else UNFOLDED)
+    shared = as_json and is_terminal  # with progress, whose bars a second writer would break
+    results = console if shared else Screen(stderr=as_json, highlight=False, width=None if is_terminal else UNFOLDED)
     _wants_json = as_json
 
 

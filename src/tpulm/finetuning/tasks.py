@@ -49,6 +49,7 @@ NEARLY_ALL = 0.99  # fraction of predictions from which on they count as constan
 _HARDLY_ANY = 0.05  # of the labels' deviation, below which a regression's predictions count as constant
 _MANY_CUT = 0.1  # of the texts
 _IMBALANCED = 0.75  # of the training labels are one class
+_SHOWN = 3  # classes in a warning, each compared with all others
 _OF_OWN_FILES = ("tag", "qa", "choice")  # tasks whose files look like no others
 
 
@@ -427,10 +428,10 @@ def label_warnings(task: Task, examples: Examples) -> list[str]:
             f"the {len(places)} different labels are numbers, each learned as a class of its own ({len(alone)} have a single "
             "training example): numbers to predict need --regression"
         ]
-    shown = [told + suggest(name, places.keys() - {name}) for name, told in islice(zip(lines, alone, strict=True), 3)]
+    shown = [told + suggest(name, places.keys() - {name}) for name, told in islice(zip(lines, alone, strict=True), _SHOWN)]
     return [
         f"{len(alone)} of {len(places)} classes have a single training example, as a misspelt label would: "
-        f"{some_of([*shown, *alone[3:]])}"
+        f"{some_of([*shown, *alone[_SHOWN:]], _SHOWN)}"
     ]
 
 

@@ -18,6 +18,7 @@ from tpulm.corpus.documents import UNDECODABLE, Fault, Faults, Wording, find_fau
 from tpulm.corpus.paths import find_paths
 from tpulm.corpus.readers.jsonl import show
 from tpulm.corpus.readers.lines import ByteStream, find_codec, read_lines, suffixes
+from tpulm.corpus.readers.tables import LINE_ENDS
 from tpulm.errors import ConfigError, DataError
 from tpulm.labelled.examples import Columns, Examples, label_text, missing_column, text_fault
 from tpulm.labelled.records import WORDING, OnError, new_faults
@@ -341,7 +342,7 @@ def _line_fault(parts: list[str], line: str, are_ids: bool) -> Fault:
     if UNDECODABLE in line or "\0" in line:
         return find_fault(line)
     if "\r" in line.rstrip("\r\n"):
-        return "malformed_row", r"a carriage return alone; end lines with \n (tr '\r' '\n' writes it)."
+        return "malformed_row", f"a carriage return alone; {LINE_ENDS}"
     if len(parts) < 2 or not parts[0]:
         return "malformed_row", (
             f"it is {show(line)}; a word and its tag are expected, with a tab or a blank between them (below a header such as "

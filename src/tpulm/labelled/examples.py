@@ -146,7 +146,7 @@ def _separated(columns: Columns, adapt: Adapt) -> Adapt:
         values = adapt(values)
         try:
             label = find_value(values, columns.label)
-        except UnusableRecord:  # is told where the columns are read
+        except UnusableRecord:  # reported when the columns are read
             return values
         if not isinstance(label, str | None):
             return values

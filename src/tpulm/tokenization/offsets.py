@@ -12,7 +12,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, Self
 
@@ -125,7 +125,10 @@ class Realigner:
 
     def __init__(self, library: Tokenizer):
         self._library = library
-        self._alphabet = {token for token in library.get_vocab(with_added_tokens=False) if len(token) == 1}
+
+    @cached_property
+    def _alphabet(self) -> set[str]:
+        return {token for token in self._library.get_vocab(with_added_tokens=False) if len(token) == 1}
 
     def __call__(self, text: str, encoding: Encoding) -> Encoding:
         """The same tokens, read from what is left after the drops, which keeps its places in the text."""

@@ -20,6 +20,7 @@ from tpulm.errors import DataError, shorten, suggest
 _MOST_CELLS: Final = 100_000  # per row of a tsv
 _MOST_FIELDS: Final = 500_000  # per line of a csv
 _QUOTED: Final = re.compile(r'"[^"]*("|\Z)')
+LINE_ENDS: Final = r"end lines with \n (tr '\r' '\n' writes it)."  # for files with carriage returns alone
 _NEVER_CLOSED: Final = (
     "a quote in this row is never closed, so that all rows after it would be lost. Close it; a quote that is part of a text is "
     'doubled, in a field in quotes: "he said ""no""".'
@@ -91,7 +92,7 @@ def _csv_rows(chunks: Iterable[Lines], faults: Faults) -> Iterator[tuple[int, li
                 raise DataError(_NEVER_CLOSED, location=f"{faults.name}, line {number}") from error
             advice = 'quotes within a quoted field are doubled: "he said ""no""".'
             if "new-line character" in str(error):
-                error, advice = csv.Error("a carriage return alone"), r"end lines with \n (tr '\r' '\n' writes it)."
+                error, advice = csv.Error("a carriage return alone"), LINE_ENDS
             faults.add("malformed_row", f"{error}; {advice}", f"line {number}")
         else:
             yield number, cells
