@@ -35,7 +35,7 @@ class LabelSets(Task):
         flat = _flat(examples)
         if not len(flat):
             raise DataError(f"none of the {len(examples):,} examples has a label; to learn labels takes some of at least two")
-        return LabelSet.of(flat)
+        return LabelSet.of(flat, several=True)
 
     def strata(self, examples: Examples, classes: LabelSet) -> np.ndarray:
         """The rarest label of each example; -1 if it has none."""

@@ -45,6 +45,7 @@ from tpulm.readable import decimals
 from tpulm.tokenization import SpecialTokens, Tokenization, vocabulary_warnings
 from tpulm.train.finetuning_program import Labelled
 
+MOST_CONFUSED = 1_000  # classes of which each pair is counted
 NEARLY_ALL = 0.99  # fraction of predictions from which on they count as constant
 _HARDLY_ANY = 0.05  # of the labels' deviation, below which a regression's predictions count as constant
 _MANY_CUT = 0.1  # of the texts
@@ -176,7 +177,7 @@ class Task(ABC):
         return math.ceil(np.quantile(rows.whole_lengths, 0.95, method="higher") / texts)
 
     def confusion(self, outputs: np.ndarray, data: Labelled) -> list[list[int]] | None:
-        """Counts of examples by true and predicted class; None for a task that has none."""
+        """Counts of examples by true and predicted class; None for a task that has none, or more than `MOST_CONFUSED`."""
         return None
 
     def by_class(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, list[int]]:
@@ -233,12 +234,15 @@ class TextClassification(Task):
     def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet) -> list[Any]:
         return [classes.values[index] for index in outputs.argmax(axis=1)]
 
-    def confusion(self, outputs: np.ndarray, data: Labelled) -> list[list[int]]:
-        return class_scores(data.labels, outputs.argmax(axis=1), outputs.shape[1]).confusion.tolist()
+    def confusion(self, outputs: np.ndarray, data: Labelled) -> list[list[int]] | None:
+        classes = outputs.shape[1]
+        if classes > MOST_CONFUSED:
+            return None
+        flat = data.labels.astype(np.int64) * classes + outputs.argmax(axis=1)
+        return np.bincount(flat, minlength=classes**2).reshape(classes, classes).tolist()
 
     def by_class(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, list[int]]:
-        confusion = np.array(self.confusion(outputs, data))
-        counts = np.stack([np.diagonal(confusion), confusion.sum(axis=0), confusion.sum(axis=1)], axis=1)
+        counts = class_scores(data.labels, outputs.argmax(axis=1), outputs.shape[1]).counts
         return dict(zip(names, counts.tolist(), strict=True))
 
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:

@@ -16,7 +16,7 @@ from tpulm.corpus.documents import Fault
 from tpulm.errors import ConfigError, DataError, shorten, suggest
 from tpulm.labelled.examples import Examples, label_fault, label_text
 
-_MOST_CLASSES: Final = 1_000  # more are probably a mistake
+_MOST_NUMBERS: Final = 1_000  # more are probably measurements
 FEW_EXAMPLES: Final = 20  # with so few, each may have a class of its own
 
 
@@ -62,16 +62,16 @@ class LabelSet:
         return cls(values, known, ids_known=any(as_number(name) is None for name in known))
 
     @classmethod
-    def of(cls, examples: Examples) -> LabelSet:
-        """The classes that occur: sorted by value if all names are numbers, else by code point.
+    def of(cls, examples: Examples, *, several: bool = False) -> LabelSet:
+        """The classes that occur: sorted by value if all names are numbers, else by code point; `several`: of multi-label sets.
 
         Raises DataError for a single class, for so many that they are hardly classes, and for two names of one number.
         """
         by_name: dict[str, Any] = {}
         for value in labels_of(examples):
             by_name.setdefault(label_name(value), _cleaned(value))
-        _check_number(by_name, examples)
         numbers = {name: Decimal(name) for name in by_name if as_number(name) is not None}  # exact above 2^53, too
+        _check_number(by_name, examples, numbers=len(numbers) == len(by_name) and not several)
         names = sorted(by_name, key=lambda name: numbers[name]) if len(numbers) == len(by_name) else sorted(by_name)
         known: dict[Decimal, str] = {}
         for name, number in numbers.items():
@@ -170,16 +170,17 @@ def _file_of(examples: Examples) -> str:
     return examples.places[0].rpartition(", ")[0]  # "reviews.tsv.gz, line 7"
 
 
-def _check_number(by_name: dict[str, Any], examples: Examples) -> None:
+def _check_number(by_name: dict[str, Any], examples: Examples, *, numbers: bool) -> None:
     count = len(examples)
     if len(by_name) == 1:
         raise DataError(
             f"all {count} examples have the label '{next(iter(by_name))}'; to tell classes apart takes at least two.",
             location=_file_of(examples),
         )
-    if len(by_name) > _MOST_CLASSES or (count > FEW_EXAMPLES and len(by_name) > count / 2):
+    if (numbers and len(by_name) > _MOST_NUMBERS) or (count > FEW_EXAMPLES and len(by_name) > count / 2):
         some = ", ".join(shorten(name, 30) for name in list(by_name)[:3])
-        fix = "If they are measurements, train with --regression; else name the column of the classes with --label-column."
+        fix = "The column of the classes is named with --label-column"
+        fix += "; measurements are learned with --regression." if numbers else "."
         raise DataError(
             f"{count} examples have {len(by_name)} different labels ({some}, …), too many to be classes. {fix}",
             location=_file_of(examples),

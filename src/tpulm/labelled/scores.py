@@ -18,7 +18,7 @@ class ClassScores(NamedTuple):
     accuracy: float
     macro_f1: float  # mean of f1 over the classes that occur, as label or as prediction
     matthews: float  # in [-1, 1]; also 0 if labels or predictions are all of one class
-    confusion: np.ndarray  # int64 [C, C]; rows are labels, columns predictions
+    counts: np.ndarray  # int64 [C, 3]: how often each class is rightly predicted, is predicted, and is the label
 
 
 class LabelSetScores(NamedTuple):
@@ -59,16 +59,15 @@ def class_scores(gold: np.ndarray, predicted: np.ndarray, num_classes: int) -> C
     predictions together; Matthews its matthews_corrcoef, the R_K of Gorodkin (2004), 0 where it is not defined.
     """
     _check(gold, predicted)
-    flat = gold.astype(np.int64) * num_classes + predicted.astype(np.int64)
-    confusion = np.bincount(flat, minlength=num_classes**2).reshape(num_classes, num_classes).astype(np.int64)
-    right = np.diagonal(confusion).astype(np.float64)
-    is_class, predicted_class = confusion.sum(axis=1).astype(np.float64), confusion.sum(axis=0).astype(np.float64)
+    each = (gold[gold == predicted], predicted, gold)
+    counts = np.stack([np.bincount(some, minlength=num_classes) for some in each], axis=1)
+    right, predicted_class, is_class = counts.T.astype(np.float64)
     occurs = is_class + predicted_class > 0
     return ClassScores(
         accuracy=float(right.sum() / len(gold)),
         macro_f1=float((2 * right[occurs] / (is_class + predicted_class)[occurs]).mean()),
         matthews=_matthews(right.sum(), is_class, predicted_class),
-        confusion=confusion,
+        counts=counts,
     )
 
 
