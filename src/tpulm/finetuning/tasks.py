@@ -45,8 +45,8 @@ from tpulm.readable import decimals
 from tpulm.tokenization import SpecialTokens, Tokenization, vocabulary_warnings
 from tpulm.train.finetuning_program import Labelled
 
-MOST_CONFUSED = 1_000  # classes of which each pair is counted
 NEARLY_ALL = 0.99  # fraction of predictions from which on they count as constant
+_MOST_CONFUSED = 1_000  # classes of which each pair is counted
 _HARDLY_ANY = 0.05  # of the labels' deviation, below which a regression's predictions count as constant
 _MANY_CUT = 0.1  # of the texts
 _IMBALANCED = 0.75  # of the training labels are one class
@@ -177,7 +177,7 @@ class Task(ABC):
         return math.ceil(np.quantile(rows.whole_lengths, 0.95, method="higher") / texts)
 
     def confusion(self, outputs: np.ndarray, data: Labelled) -> list[list[int]] | None:
-        """Counts of examples by true and predicted class; None for a task that has none, or more than `MOST_CONFUSED`."""
+        """Counts of examples by true and predicted class; None for a task that has none, or very many classes."""
         return None
 
     def by_class(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, list[int]]:
@@ -236,7 +236,7 @@ class TextClassification(Task):
 
     def confusion(self, outputs: np.ndarray, data: Labelled) -> list[list[int]] | None:
         classes = outputs.shape[1]
-        if classes > MOST_CONFUSED:
+        if classes > _MOST_CONFUSED:
             return None
         flat = data.labels.astype(np.int64) * classes + outputs.argmax(axis=1)
         return np.bincount(flat, minlength=classes**2).reshape(classes, classes).tolist()
