@@ -56,6 +56,17 @@ def test_stopped_in_any_phase_it_ends_the_same(whole: Run, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+def test_the_end_of_a_phase_is_scored_by_what_it_was_trained_for(whole: Run, tmp_path: Path) -> None:
+    """Not by what the next phase will train it for."""
+    config, workdir, _ = whole
+    with pytest.raises(Stopped, match="step 2 of 8"):
+        pipeline.run(config, tmp_path / "w", progress=Notes(2))
+    found = pipeline.evaluate(config, tmp_path / "w")
+    [trained] = [one.values for one in read_metrics(workdir) if (one.kind, one.step) == ("evaluation", 2)]
+    assert "mlm_loss" not in found and found["loss"] == pytest.approx(trained["loss"], abs=1e-5)
+
+
+@pytest.mark.slow
 def test_a_run_can_start_from_the_weights_of_another(whole: Run, tmp_path: Path) -> None:
     config, workdir, summary = whole
     tokenizer = config.tokenizer.model_copy(update={"path": str(workdir / "tokenizer" / "tokenizer.json")})

@@ -10,6 +10,8 @@ import time
 from html.parser import HTMLParser
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -19,9 +21,10 @@ from local_server import LocalServer, send
 from toy_runs import Notes, toy_config, write_corpus
 from tpulm import pipeline, report
 from tpulm.cloud.status import speed_of
-from tpulm.config import flattened, load
+from tpulm.config import RunConfig, flattened, load
 from tpulm.errors import ConfigError, Stopped
 from tpulm.readable import duration
+from tpulm.report import comparison
 from tpulm.report.history import History
 from tpulm.report.run import Reporter, changed_settings
 from tpulm.train.metrics import START
@@ -121,6 +124,18 @@ def test_a_run_without_a_log_says_how_long_it_took(workdir: Path, tmp_path: Path
     assert last is not None and 0 < last < 600
     (tmp_path / "w" / "checkpoints" / "12" / "_CHECKPOINT_METADATA").unlink()
     assert History.read(tmp_path / "w", {}).saved == 12
+
+
+def test_settings_of_several_runs_are_each_ones_own() -> None:
+    """Also where one has a table or a list that another lacks."""
+    wide, narrow = ({"architecture": "electra", "generator": {"width": width}} for width in (0.5, 0.25))
+    phases = [{"share": 0.9, "batch_size": 8}, {"share": 0.1}]
+    settings = [{"model": wide}, {"model": narrow}, {"phases": phases}]
+    runs: Any = [SimpleNamespace(config=RunConfig.model_validate(one)) for one in settings]
+    found = {name: values for name, *values in comparison._settings(runs)}
+    assert found["model.generator.width"] == ["0.5", "0.25", "null"]
+    assert (found["phases[0].share"], found["phases[0].batch_size"]) == (["null", "null", "0.9"], ["null", "null", "8"])
+    assert "model.generator" not in found and "phases" not in found
 
 
 def test_runs_are_compared(workdir: Path, tmp_path: Path) -> None:

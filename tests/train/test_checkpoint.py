@@ -85,6 +85,8 @@ def largest(folder: PurePath) -> PurePath:
 def test_when_one_is_due():
     assert [step for step in range(1, 10) if is_due(CheckpointConfig(every_steps=3), step=step)] == [3, 6, 9]
     assert not is_due(CheckpointConfig(every_steps=None), step=3)
+    kept = CheckpointConfig(every_steps=4, keep_every_steps=3)
+    assert [step for step in range(1, 10) if is_due(kept, step=step)] == [3, 4, 6, 8, 9]
     config = CheckpointConfig(every_minutes=0.5)
     due = [seconds for seconds in (0.0, 29.9, 30.0, 1e6) if is_due_by_time(config, seconds_since_last=seconds)]
     assert due == [30.0, 1e6]

@@ -134,6 +134,10 @@ def test_losses_that_are_not_the_same_quantity_are_explained():
     assert health.loss_formula(run()) == "tokens + next sentence"
     same = load("lm1b", {"model.dropout": 0.0, "model.attention_dropout": 0.0, "train.log_every_steps": 10})
     assert health.why_losses_differ(same) == health.loss_formula(same) == ""
+    phases = [{"share": 0.5, "objective": "clm"}, {"share": 0.5, "mask_fraction": 0.4}]
+    assert "masks 40% of the tokens" in health.why_losses_differ(load("laptop-modern", {"phases": phases}))
+    tokens = load("laptop-modern", {"phases": [], "train.objective.name": "clm", "train.objective.whole_words": True})
+    assert "masks" not in health.why_losses_differ(tokens)
     for settings in ({"train.optimizer.average_decay": 0.99}, {"train.checkpoint.average_last": 2}):
         assert "averaged weights" in health.why_losses_differ(
             load("laptop-lm", {"train.checkpoint.every_steps": 100} | settings)

@@ -263,6 +263,17 @@ def test_nan_and_jumps_of_the_loss_stop_a_run(program: Any, tmp_path: Path, fact
     assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [5]
 
 
+def test_weights_that_are_not_numbers_are_neither_scored_nor_saved(program: Any, tmp_path: Path) -> None:
+    """Also where an evaluation is due before they would be logged."""
+
+    def score(params: Any, advance: Any) -> Any:
+        raise AssertionError("NaN is no model")
+
+    with pytest.raises(TrainingDiverged, match=r"step 6 \(seen at step 6\)"):
+        toy.run(Poisoned(program, 5), SETTINGS, tmp_path, evaluate=score)  # pyright: ignore[reportArgumentType]
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["5"]
+
+
 @pytest.mark.parametrize("at", [2, 6])
 def test_nan_can_be_skipped_and_counted(program: Any, tmp_path: Path, at: int) -> None:
     settings, notes = toy.config(train={"on_nan": "skip"}), Notes()

@@ -465,13 +465,12 @@ class ObjectiveConfig(Settings):
     removed: ClassVar = dict.fromkeys(
         ("mask_token_fraction", "random_token_fraction"),
         RemovedSetting(None, "leave it out, the shares are BERT's and ELECTRA's"),
-    )
+    ) | {"max_predictions": RemovedSetting(None, "leave it out, mask_fraction says how many")}
     # mlm: masked, clm: causal language modeling, rtd: replaced-token detection. None: mlm for bert and modernbert, rtd for
     # electra, clm for a decoder
     name: Annotated[str, AfterValidator(OBJECTIVES.check), OBJECTIVES] | None = None
     mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # of the tokens
     evaluation_mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # in evaluation, so that runs are comparable
-    max_predictions: Positive | None = None  # per row, at most; None: mask_fraction of a full row
     whole_words: bool = False  # encoders: mask whole words in training, like Google's later BERTs
     generator_weight: PositiveFloat = 1.0  # electra: weight of the generator's loss in the sum
     discriminator_weight: PositiveFloat = 50.0  # electra: weight of the discriminator's loss
@@ -517,7 +516,7 @@ class CheckpointConfig(Settings):
     every_minutes: PositiveFloat | None = 10.0
     every_steps: Positive | None = None
     keep: Annotated[int, Field(ge=2, le=MOST)] = 3  # the latest; at least two, in case one is damaged
-    keep_every_steps: Positive | None = None  # multiples of this are kept forever
+    keep_every_steps: Positive | None = None  # at multiples of this one is saved, and kept forever
     # saved and kept forever when this many words of text were read, and exported by 'tpulm export --revisions' (BabyLM)
     keep_at_words: tuple[Positive, ...] = ()
     # the model is the mean of so many checkpoints, those of the last multiples of every_steps and of the end (Izmailov et al.

@@ -64,11 +64,10 @@ def masking_config(
     Evaluations mask single tokens, so that runs with and without whole words are comparable.
     """
     mask_fraction = settings.evaluation_mask_fraction if evaluation else settings.mask_fraction
-    of_full_row = max(1, round(sequence_length * mask_fraction))
     mask_token, random_token = (0.85, 0.0) if architecture == "electra" else (0.8, 0.1)
     return MaskingConfig(
         mask_fraction=mask_fraction,
-        max_predictions=min(sequence_length, settings.max_predictions or of_full_row),
+        max_predictions=max(1, round(sequence_length * mask_fraction)),
         mask_token_fraction=mask_token,
         random_token_fraction=random_token,
         vocab_size=vocab_size,

@@ -462,7 +462,7 @@ class Stages:
             return StageResult(done, "skipped", model)
         watchdog.report("evaluate")
         model = model or self.newest_model()
-        phase = phase_at(self.phases, model.step)
+        phase = phase_at(self.phases, model.step - 1)  # that it was trained in
         if self.read_only:
             self.progress.note(f"evaluating {self.which(model.step)}; nothing is written into {self.workdir}")
         self.progress.start("Evaluating", self._dataset(phase).holdout.counts.rows, "row")
@@ -482,7 +482,7 @@ class Stages:
         """The scores on other text, and counts of that text."""
         step, params = self.newest_model()
         self.progress.note(f"evaluating {self.which(step)}; nothing is written into {self.workdir}")
-        phase = phase_at(self.phases, step)
+        phase = phase_at(self.phases, step - 1)
         data, skipped = phase.config.data, Counter[str]()
         with storage.scratch_folder() as folder:
             self.progress.start("Reading the text")
@@ -555,10 +555,9 @@ class Stages:
             place = self.workdir / "checkpoints" / str(step)
             if (damage := storage.find_damage(place)) is not None:
                 raise CheckpointError(f"{name}: {place} is damaged ({damage}); delete it to export the others")
-        objectives = self.config.objectives
-        before = [name for name, at in steps.items() if objectives[phase_at(self.phases, at - 1).number - 1] != objectives[-1]]
-        if before:
-            objective = f"the phase of '{objectives[-1]}', for which their heads are untrained"
+        learned = {name: phase_at(self.phases, at - 1).config.objectives[-1] for name, at in steps.items()}
+        if before := [name for name, objective in learned.items() if objective != self.config.objectives[-1]]:
+            objective = f"the phase of '{self.config.objectives[-1]}', for which their heads are untrained"
             self.progress.note(f"{', '.join(before)}: from before {objective}")
         for other in storage.list_folder(folder):
             if other.name not in self.revisions:  # asked for by other settings: 'tpulm push' would send it

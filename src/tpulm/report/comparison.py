@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from tpulm import pages
 from tpulm.cloud.control import Control
 from tpulm.cloud.job import Job
-from tpulm.config import RunConfig, changes
+from tpulm.config import RunConfig
+from tpulm.config.schema import is_table
 from tpulm.readable import duration, utc
 from tpulm.report.history import Chart, History, Scale, chart
 from tpulm.workfolder import open_run, read_results
@@ -100,13 +101,20 @@ def _charts(runs: Sequence[_Run]) -> list[Chart]:
 
 def _settings(runs: Sequence[_Run]) -> list[tuple[str, ...]]:
     """Settings that differ between runs, except paths of texts: the name, and the value of each run."""
-    first, *others = (
-        run.config.model_dump(mode="json", exclude={"name": True, "description": True, "corpus": {"sources"}}) for run in runs
-    )
-    changed = [{change.name: change for change in changes(first, other)} for other in others]
-    rows: list[tuple[str, ...]] = []
-    for name in sorted({name for one in changed for name in one}):
-        before = next(one[name].before for one in changed if name in one)
-        values = [before, *(one[name].now if name in one else before for one in changed)]
-        rows.append((name, *(json.dumps(value, ensure_ascii=False) for value in values)))
-    return rows
+    own = [
+        _leaves(run.config.model_dump(mode="json", exclude={"name": True, "description": True, "corpus": {"sources"}}))
+        for run in runs
+    ]
+    rows = {name: [json.dumps(one.get(name), ensure_ascii=False) for one in own] for name in sorted(set().union(*own))}
+    return [(name, *values) for name, values in rows.items() if len(set(values)) > 1]
+
+
+def _leaves(value: Any, name: str = "") -> dict[str, Any]:
+    """The values in nested tables and lists of tables, by name: "model.generator.width", "phases[0].share"."""
+    if is_table(value):
+        parts = {f"{name}.{key}".lstrip("."): one for key, one in value.items()}
+    elif isinstance(value, list) and all(map(is_table, value)):  # [] has none
+        parts = {f"{name}[{index}]": one for index, one in enumerate(value)}
+    else:
+        return {name: value}
+    return {leaf: at for full, one in parts.items() for leaf, at in _leaves(one, full).items()}

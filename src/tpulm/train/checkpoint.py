@@ -71,8 +71,8 @@ class Restored(NamedTuple):
 
 
 def is_due(config: CheckpointConfig, *, step: int) -> bool:
-    """Whether `every_steps` makes a checkpoint due after `step`."""
-    return config.every_steps is not None and step % config.every_steps == 0
+    """Whether `every_steps` or `keep_every_steps` makes a checkpoint due after `step`."""
+    return any(every is not None and step % every == 0 for every in (config.every_steps, config.keep_every_steps))
 
 
 def is_due_by_time(config: CheckpointConfig, *, seconds_since_last: float) -> bool:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tpulm.config import RunConfig, TrainConfig, flattened, list_recipes, load
+from tpulm.config import RunConfig, TrainConfig, flattened, list_recipes, load, phases_of
 from tpulm.tokenization import UNKNOWN_WARNING
 
 _PUBLISHED_FROM = 5_000  # steps; earlier, the curves are too steep to judge
@@ -158,13 +158,14 @@ def loss_formula(config: RunConfig) -> str:
 
 def why_losses_differ(config: RunConfig) -> str:
     """Why a model's training loss and held-out loss are not the same quantity, or "" where they are."""
+    config = phases_of(config)[-1].config
     objective, window = config.train.objective, config.train.log_every_steps
     reasons = [f"training's is the mean of up to {window} steps"] if window > config.train.steps / 20 else []
     if config.model.dropout or config.model.attention_dropout:
         reasons.append("training has dropout")
     if config.train.optimizer.average_decay is not None or config.train.checkpoint.average_last is not None:
         reasons.append("held-out text is scored by the averaged weights")
-    if config.model.architecture != "decoder":
+    if config.objectives[-1] != "clm":
         if objective.mask_fraction != objective.evaluation_mask_fraction:
             shares = f"{objective.mask_fraction:.0%} of the tokens, held-out text {objective.evaluation_mask_fraction:.0%}"
             reasons.append(f"training masks {shares}")
