@@ -54,6 +54,13 @@ def test_forty_held_out_rows_give_what_a_large_holdout_gives(program: Any):
     assert many.values()["at_unigrams"] == 1.0 and many.loss > many.unigram_entropy, "nothing has been learned"
 
 
+def test_a_device_scores_no_more_rows_at_once_than_it_trains_on(program: Any):
+    """Or the first evaluation would take more memory than training does; the scores are the same."""
+    one = toy.program(toy.config(train={"objective": {"evaluation_mask_fraction": 0.5}}, hardware={"microbatch_size": 1}))
+    assert one.evaluation_batch_size == one.layout.shards < program.evaluation_batch_size
+    assert score(one, 40).loss == pytest.approx(score(program, 40).loss, abs=1e-5)
+
+
 def test_progress_counts_the_rows_and_not_the_padding(program: Any):
     shown: list[float] = []
     score(program, program.evaluation_batch_size + 3, shown.append)

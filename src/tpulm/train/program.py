@@ -374,7 +374,7 @@ def recorded_compute_dtype(folder: PurePath) -> Literal["float32", "bfloat16"]:
     return "float32" if steps and jax.default_backend() == "cpu" else fastest_compute_dtype()
 
 
-EVALUATION_BATCH_SIZE = 64  # rows, or the next multiple of the devices that share a batch
+EVALUATION_BATCH_SIZE = 64  # rows, or the next multiple of the devices that share a batch; a device has a micro-batch at most
 
 
 class PretrainingProgram(BaseProgram):
@@ -398,8 +398,8 @@ class PretrainingProgram(BaseProgram):
             token_dtype=jnp.uint16 if vocab_size <= 2**16 else jnp.uint32,
             devices=devices,
         )
-        shards = self.layout.shards
-        self.evaluation_batch_size = -(-EVALUATION_BATCH_SIZE // shards) * shards
+        each = -(-EVALUATION_BATCH_SIZE // self.layout.shards)
+        self.evaluation_batch_size = self.layout.shards * min(each, config.hardware.microbatch_size or each)
 
     def compile(self) -> None:
         """Compile everything that training needs, the slowest first."""
