@@ -275,6 +275,31 @@ def test_an_attempt_that_counts_no_more_is_seen_though_its_log_cannot_be_written
     assert not agent.poll("working")
 
 
+def test_an_attempt_that_counts_no_more_is_seen_though_the_bucket_takes_no_writes(
+    google: Google, program: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(state: str, *, patience: float) -> None:
+        raise program.Unreachable("HTTP 403")
+
+    put_job(google, node={**JOB["node"], "attempt": 2})
+    agent = program.Agent()
+    monkeypatch.setattr(agent, "beat", fail)
+    assert not agent.poll("working")
+
+
+def test_a_node_is_deleted_though_queued_resources_do_not_answer(google: Google, program: Any, monkeypatch: pytest.MonkeyPatch):
+    """It is the node that is billed."""
+    google.metadata |= OWN
+    found = google.found
+
+    def failing(method: str, path: str, *others: Any) -> tuple[int, bytes]:
+        return (503, b"{}") if "queuedResources" in path else found(method, path, *others)
+
+    monkeypatch.setattr(google, "found", failing)
+    program.Agent().delete_self()
+    assert google.paths("DELETE")[-1] == GONE[-1]
+
+
 def test_a_secret_that_cannot_be_used(google: Google, program: Any, monkeypatch: pytest.MonkeyPatch):
     """It is the user's to mend, so that no other attempt is made."""
     put_job(google)

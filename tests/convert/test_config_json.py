@@ -45,6 +45,22 @@ def test_there_and_back_under_the_name_of_the_class():
     assert described()["hidden_act"] == "gelu_new"  # the published activation is the tanh form
 
 
+def test_a_missing_key_means_what_it_means_in_transformers():
+    transformers = pytest.importorskip("transformers")
+    for name in ("BertConfig", "ElectraConfig"):
+        whole = getattr(transformers, name)(
+            vocab_size=100, hidden_size=24, num_hidden_layers=3, num_attention_heads=2, intermediate_size=40
+        ).to_dict()
+        sizes = {key: whole[key] for key in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")}
+        little = {
+            "model_type": whole["model_type"],
+            "intermediate_size": 40,
+            "architectures": [f"{name[:-6]}ForMaskedLM"],
+            **sizes,
+        }
+        assert from_config_json(little, origin="x").config == from_config_json({**whole, **little}, origin="x").config
+
+
 def test_what_is_not_ours_is_refused():
     cases: list[tuple[dict[str, Any], str]] = [
         ({"model_type": ...}, "'model_type'"), ({"model_type": "roberta"}, "'roberta'"), ({"hidden_act": "mish"}, "'mish'"),

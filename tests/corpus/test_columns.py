@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import hashlib
 import io
 import json
 import re
@@ -51,6 +53,18 @@ def test_a_bad_item_is_an_error_with_its_number(faulty: Callable):
         ('[{"text": "a"}, ["b"]]', r"item 1: .*\[\"b\"\]", "no_field", ["a"]),
     ):
         faulty("a.json", content, message, left, skipped)
+
+
+def test_an_array_of_nothing_has_no_documents(read: Callable):
+    """Such as the last page of an API's answers; RFC 8259, section 5."""
+    for content in ("[]", " [\n]\n", "\ufeff[ ]"):
+        assert read("a.json", content) == ([], {})
+
+
+def test_a_compressed_array_that_ends_early_is_one_fault(read: Callable):
+    whole = gzip.compress(json.dumps([{"text": hashlib.sha256(bytes([n])).hexdigest()} for n in range(200)]).encode())
+    found = read("a.json.gz", whole[: len(whole) // 2], on_error="skip")
+    assert 0 < len(found.documents) < 200 and found.skipped == {"broken_file": 1}
 
 
 def test_an_object_around_the_rows_is_to_be_taken_off(read: Callable):

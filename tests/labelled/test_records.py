@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -263,3 +264,10 @@ def test_class_labels_of_older_versions_of_datasets(feature: Any, tmp_path: Path
     pq.write_table(pa.table({"tags": [[1, 0]]}).replace_schema_metadata(metadata), tmp_path / "a.parquet")
     (row,) = read_records(tmp_path / "a.parquet")
     assert row.values == {"tags": ["B-PER", "O"]}
+
+
+def test_what_json_lacks_is_written_as_null(tmp_path: Path):
+    """NaN, which data frames have for missing numbers; RFC 8259, section 6."""
+    with writing_rows(tmp_path / "out.jsonl") as writer:
+        writer.write({"text": "a", "score": math.nan, "more": [{"x": -math.inf}, 1.5]}, "line 1")
+    assert (tmp_path / "out.jsonl").read_text() == '{"text": "a", "score": null, "more": [{"x": null}, 1.5]}\n'

@@ -309,3 +309,7 @@ def test_bytes_of_a_numeral_and_a_word_are_not_merged() -> None:
     made = tokenization.train([["任カ 医カ 廻カ 伻カ カ"] * 10], TokenizerConfig(algorithm="bpe", vocab_size=270))
     for text in ("ⅻカ", "ロⅻカタ"):
         assert made.encode([text]).ids.tolist() == made.encode_with_offsets([text]).ids.tolist()
+
+
+def test_no_texts_have_no_ids():
+    assert encode.NOTHING.split() == []

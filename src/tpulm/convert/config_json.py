@@ -69,6 +69,15 @@ _BERT = _Format(
         "add_cross_attention": False,
         "tie_word_embeddings": True,
     },
+    defaults={  # of transformers' BertConfig, RobertaConfig and ElectraConfig
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 2,
+        "layer_norm_eps": 1e-12,
+        "initializer_range": 0.02,
+    },
 )
 _GPT2 = _Format(
     fields={
@@ -153,7 +162,9 @@ _MODERNBERT = _Format(
 _FORMATS = {
     "bert": _BERT,
     "megatron-bert": _BERT,  # pre-norm: the same tensors with the norms elsewhere
-    "electra": _BERT._replace(fields={**_BERT.fields, "embedding_size": "embedding_size"}),
+    "electra": _BERT._replace(
+        fields={**_BERT.fields, "embedding_size": "embedding_size"}, defaults={**_BERT.defaults, "embedding_size": 128}
+    ),
     "eurobert": _LLAMA._replace(defaults={**_LLAMA.defaults, "rms_norm_eps": 1e-5}),
     "gpt2": _GPT2,
     "llama": _LLAMA,

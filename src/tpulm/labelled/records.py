@@ -9,6 +9,7 @@ import csv
 import gzip
 import io
 import json
+import math
 import os
 import re
 from collections import Counter
@@ -260,6 +261,15 @@ def _check_names(names: list[str], location: str, advice: str = "") -> None:
         raise DataError(f"{names.count(twice)} columns are named '{twice}'; rename all but one{advice}", location=location)
 
 
+def _with_null(value: Any) -> Any:
+    """The value with None for NaN and infinities, which JSON lacks (RFC 8259, section 6)."""
+    if isinstance(value, Mapping):
+        return {key: _with_null(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_with_null(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 class RowWriter:
     """Writes rows of one set of columns as jsonl, csv or tsv."""
 
@@ -270,6 +280,7 @@ class RowWriter:
     def write(self, values: Mapping[str, Any], place: str) -> None:
         """Write a row. Raises DataError for a value that a csv or tsv cannot hold, and for other columns than before."""
         if self._form == ".jsonl":
+            values = _with_null(values)
             line = json.dumps(values, ensure_ascii=False, default=str)
             self._stream.write((json.dumps(values, default=str) if _SURROGATE.search(line) else line) + "\n")
             return

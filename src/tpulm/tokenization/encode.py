@@ -80,7 +80,7 @@ class Encoded(NamedTuple):
 
     def split(self) -> list[np.ndarray]:
         """The ids of each text."""
-        return np.split(self.ids, np.cumsum(self.lengths, dtype=np.int64)[:-1])
+        return np.split(self.ids, np.cumsum(self.lengths, dtype=np.int64)[:-1])[: len(self.lengths)]
 
 
 NOTHING: Final = Encoded(np.zeros(0, np.uint32), np.zeros(0, np.int32))

@@ -189,9 +189,10 @@ class Agent:
         if self.valid_until and time.time() > self.valid_until:
             self.ask_to_stop("this VM's time is up")
         counts = True
+        with logged(*UNREADABLE):  # first, as a bucket may be readable alone, or gone
+            counts = self.follow(self.job(patience=10))
         with logged(*UNREADABLE):
             self.beat(state, patience=10)
-            counts = self.follow(self.job(patience=10))
             self.upload_log()
         return counts
 
@@ -361,8 +362,9 @@ class Agent:
         """Delete the queued resource of this node's name, if there is one, and the node."""
         project, zone, name = self.metadata.node()
         for path in (f"queuedResources/{name}?force=true", f"nodes/{name}"):
-            status, body = self.metadata.signed(f"{TPU}/v2/projects/{project}/locations/{zone}/{path}", "DELETE")
-            log("deleting {}: HTTP {} {}".format(path, status, body[:200] if status >= 400 else ""))
+            with logged():  # each for itself: only the node is billed
+                status, body = self.metadata.signed(f"{TPU}/v2/projects/{project}/locations/{zone}/{path}", "DELETE")
+                log("deleting {}: HTTP {} {}".format(path, status, body[:200] if status >= 400 else ""))
 
 
 def first_boot_time():

@@ -25,7 +25,7 @@ from tpulm.storage import parse_json
 
 _MOST_VALUES: Final = 500_000  # per record: each takes up to 100 bytes of memory, and as few as three of the file
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
-_ARRAY: Final = re.compile(r"\s*\[\s*\{")
+_ARRAY: Final = re.compile(r"\s*\[\s*(?:\{|\]\s*\Z)")
 _OBJECT_AROUND: Final = re.compile(r'\s*\{\s*"([^"\\\n]+)"\s*:\s*\[\s*\{')  # an array, under this key
 _BEFORE_AN_ITEM: Final = re.compile(r"\s*[\[,]\s*(?=[^\s\]])")
 
@@ -57,10 +57,10 @@ def read_values(stream: ByteStream, encoding: str, faults: Faults) -> Iterator[L
     """The lines of a file or, if it is one JSON array of objects, its items."""
     texts = decoded(stream, encoding, faults)
     texts = chain([first := next(texts, "")], texts)
-    return _array_items(texts, faults) if _ARRAY.match(first) else lines_of(texts, stream, faults)
+    return _array_items(texts, stream, faults) if _ARRAY.match(first) else lines_of(texts, stream, faults)
 
 
-def _array_items(texts: Iterator[str], faults: Faults) -> Iterator[Lines]:
+def _array_items(texts: Iterator[str], stream: ByteStream, faults: Faults) -> Iterator[Lines]:
     """The items of a JSON array, each on a line of its own, however the array is written. What follows a fault is left out."""
     find, rest, number, line = json.JSONDecoder(strict=False).raw_decode, "", 0, 1
     for text in texts:
@@ -78,7 +78,7 @@ def _array_items(texts: Iterator[str], faults: Faults) -> Iterator[Lines]:
             number += len(items)
         if len(rest) > MAX_DOCUMENT_BYTES:
             break
-    if rest.strip() != "]":
+    if "".join(rest.split()) not in ("]", "[]") and not stream.torn:
         begun = rest.lstrip(", \t\r\n")
         line += rest.count("\n", 0, len(rest) - len(begun))
         message = f"the JSON array is broken from {shorten(begun) if begun else 'here'} on, where an item or ']' should be."
