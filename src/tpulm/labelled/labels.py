@@ -71,8 +71,9 @@ class LabelSet:
         for value in labels_of(examples):
             by_name.setdefault(label_name(value), _cleaned(value))
         numbers = {name: Decimal(name) for name in by_name if as_number(name) is not None}  # exact above 2^53, too
-        _check_number(by_name, examples, numbers=len(numbers) == len(by_name) and not several)
-        names = sorted(by_name, key=lambda name: numbers[name]) if len(numbers) == len(by_name) else sorted(by_name)
+        all_numbers = len(numbers) == len(by_name)
+        _check_number(by_name, examples, numbers=all_numbers and not several)
+        names = sorted(by_name, key=numbers.__getitem__) if all_numbers else sorted(by_name)
         known: dict[Decimal, str] = {}
         for name, number in numbers.items():
             other = known.setdefault(number, name)

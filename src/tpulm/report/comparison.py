@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from tpulm import pages
 from tpulm.cloud.control import Control
 from tpulm.cloud.job import Job
-from tpulm.config import RunConfig
+from tpulm.config import RunConfig, flatten
 from tpulm.config.schema import is_table
 from tpulm.readable import duration, utc
 from tpulm.report.history import Chart, History, Scale, chart
@@ -102,19 +102,18 @@ def _charts(runs: Sequence[_Run]) -> list[Chart]:
 def _settings(runs: Sequence[_Run]) -> list[tuple[str, ...]]:
     """Settings that differ between runs, except paths of texts: the name, and the value of each run."""
     own = [
-        _leaves(run.config.model_dump(mode="json", exclude={"name": True, "description": True, "corpus": {"sources"}}))
+        dict(_leaves(run.config.model_dump(mode="json", exclude={"name": True, "description": True, "corpus": {"sources"}})))
         for run in runs
     ]
     rows = {name: [json.dumps(one.get(name), ensure_ascii=False) for one in own] for name in sorted(set().union(*own))}
     return [(name, *values) for name, values in rows.items() if len(set(values)) > 1]
 
 
-def _leaves(value: Any, name: str = "") -> dict[str, Any]:
-    """The values in nested tables and lists of tables, by name: "model.generator.width", "phases[0].share"."""
-    if is_table(value):
-        parts = {f"{name}.{key}".lstrip("."): one for key, one in value.items()}
-    elif isinstance(value, list) and all(map(is_table, value)):  # [] has none
-        parts = {f"{name}[{index}]": one for index, one in enumerate(value)}
-    else:
-        return {name: value}
-    return {leaf: at for full, one in parts.items() for leaf, at in _leaves(one, full).items()}
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """`flatten`, into lists of tables, too: "phases[0].share"."""
+    for name, value in flatten(values, prefix):
+        if isinstance(value, list) and all(map(is_table, value)):  # none in []
+            for index, one in enumerate(value):
+                yield from _leaves(one, f"{name}[{index}]")
+        else:
+            yield name, value

@@ -203,7 +203,7 @@ def train(run: Run) -> TrainResult:
             )
             unscored = scores_due
 
-            if log_due or save_due or (scores_due and not was_unscored):
+            if not was_unscored and (log_due or save_due or scores_due):
                 bad = _bad_rows(run, state, step, lowest, cursors)
                 if bad is not None:
                     start = _rolled_back(run, bad, checkpoints, skipped)
